@@ -366,6 +366,25 @@ def matvec_packed():
                        streams=streams, shared=shared)
 
 
+def route():
+    for n, k, v in [(60, 4, 4), (200, 32, 8), (512, 10, 32)]:
+        rows = 9
+        x = floats(n * rows)
+        x[n + 3] = x[n + 1]  # Of equal ones the first is chosen first.
+        chosen = [sorted(range(n), key=lambda i: (-row[i], i))[:k] for row in rows_of(x, n)]
+        for form in (0, 1, 2):
+            weights = []
+            for row, ids in zip(rows_of(x, n), chosen):
+                among = [row[i] for i in ids] if form == 1 else list(row)
+                total = sum(math.exp(a - max(row)) for a in among)
+                weights += [math.exp(row[i] - max(row)) / total for i in ids]
+            want = {1: [i for ids in chosen for i in ids]}
+            if form:
+                want[2] = weights
+            args = [x, uints(*[0] * rows * k), floats(rows * k), uints(9, rows), 1, rows + 1, 1, n, k, form]
+            yield Case("route.k", f"route_{v}", (2,), (256,), args, want, bound=1e-5)
+
+
 def experts():
     """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of tokens and of slots."""
     pairs = [("f32", "f32"), ("f16", "f32"), ("f16", "bf16"), ("bf16", "bf16")]
@@ -634,7 +653,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, experts, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
 
 
 def run(source, cases, folders=FOLDERS):

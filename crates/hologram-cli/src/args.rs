@@ -15,7 +15,7 @@ use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
 pub use load::LoadArgs;
-pub use serve::{Log, ServeArgs};
+pub use serve::{Log, ServeArgs, SpeculationArgs};
 
 /// Run language models and Atlas programs at hardware speed.
 ///
@@ -433,6 +433,8 @@ pub struct BenchArgs {
     /// Measure the engine instead: N users, each with a request of -p tokens and an answer of -n at a time
     #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["depth", "batch", "profile", "capture"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: Option<u32>,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
     /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]

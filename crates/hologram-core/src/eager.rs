@@ -3,13 +3,14 @@
 //! Each is a small graph, compiled the first time and cached by operation, types, shapes and layouts. A call allocates
 //! the result, binds the launches and submits them; it does not wait for the device.
 
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hologram_backends::{DType, Elementwise, Lru};
 
 use crate::error::{CoreError, Result};
 use crate::executor::{Executor, OperationCache};
-use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, VIEW_ALIGN};
+use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, OutputSlot, Sharing, VIEW_ALIGN};
 use crate::tensor::Tensor;
 
 /// Maximum number of cached operations.
@@ -17,7 +18,8 @@ const CAPACITY: usize = 1024;
 
 /// The cache of a device's compiled operations.
 pub(crate) struct Eager {
-    compiled: Mutex<Lru<Key, Arc<Compiled>>>,
+    /// By the hash of the key, which an operation's own key confirms.
+    compiled: Mutex<Lru<u64, Arc<Operation>>>,
 }
 
 impl Default for Eager {
@@ -27,7 +29,7 @@ impl Default for Eager {
 }
 
 impl Eager {
-    fn compiled(&self) -> MutexGuard<'_, Lru<Key, Arc<Compiled>>> {
+    fn compiled(&self) -> MutexGuard<'_, Lru<u64, Arc<Operation>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,17 +90,30 @@ calls! {
     Pad "pad",
     Arange "arange",
     Random "random",
+    Indices "take",
+    Counted "count_nonzero",
+    Unravel "nonzero",
+    SearchSorted "search_sorted",
 }
 
 /// The cache key: everything that a compiled operation depends on.
-#[derive(PartialEq, Eq, Hash)]
 struct Key {
     call: Call,
     attributes: Vec<u64>,
-    operands: Vec<Operand>,
+    operands: Signature,
 }
 
-#[derive(PartialEq, Eq, Hash)]
+/// A compiled operation with its key.
+struct Operation {
+    key: Key,
+    compiled: Compiled,
+}
+
+/// Types, shapes and layouts of tensors: everything that a graph over them depends on.
+#[derive(Debug)]
+pub(crate) struct Signature(Vec<Operand>);
+
+#[derive(Debug)]
 struct Operand {
     format: DType,
     shape: Vec<usize>,
@@ -106,10 +121,84 @@ struct Operand {
     strides: Option<(Vec<usize>, bool)>,
 }
 
-impl Operand {
-    fn of(t: &Tensor) -> Operand {
-        let aligned = t.offset.is_multiple_of(VIEW_ALIGN);
-        Operand { format: t.format, shape: t.shape.clone(), strides: t.strides.clone().map(|s| (s, aligned)) }
+fn is_aligned(t: &Tensor) -> bool {
+    t.offset.is_multiple_of(VIEW_ALIGN)
+}
+
+impl Signature {
+    pub(crate) fn of(tensors: &[&Tensor]) -> Signature {
+        let operand = |t: &&Tensor| Operand {
+            format: t.format,
+            shape: t.shape.clone(),
+            strides: t.strides.clone().map(|s| (s, is_aligned(t))),
+        };
+        Signature(tensors.iter().map(operand).collect())
+    }
+
+    /// Whether tensors have this signature.
+    pub(crate) fn fits(&self, tensors: &[&Tensor]) -> bool {
+        let same = |(o, t): (&Operand, &&Tensor)| {
+            let layout = match (&o.strides, &t.strides) {
+                (None, None) => true,
+                (Some((strides, aligned)), Some(other)) => strides == other && *aligned == is_aligned(t),
+                _ => false,
+            };
+            layout && o.format == t.format && o.shape == t.shape
+        };
+        self.0.len() == tensors.len() && self.0.iter().zip(tensors).all(same)
+    }
+
+    /// A hash of the signature that tensors have, without allocating it.
+    pub(crate) fn hash(tensors: &[&Tensor], hasher: &mut Fold) {
+        for t in tensors {
+            t.format.hash(hasher);
+            t.shape.hash(hasher);
+            if let Some(strides) = &t.strides {
+                strides.hash(hasher);
+                is_aligned(t).hash(hasher);
+            }
+        }
+    }
+}
+
+/// A quick hash for keys that are compared in full afterwards: each word is multiplied, and the product folded.
+#[derive(Default)]
+pub(crate) struct Fold(u64);
+
+impl Fold {
+    fn word(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word ^ 0x9e37_79b9_7f4a_7c15) * u128::from(0xd6e8_feb8_6659_fd93u64);
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+}
+
+impl Hasher for Fold {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.word(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.word(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.word(n);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.word(n as u64);
+    }
+
+    fn write_isize(&mut self, n: isize) {
+        self.word(n as u64);
     }
 }
 
@@ -123,47 +212,82 @@ impl Executor {
         operands: &[&Tensor],
         build: impl FnOnce(&mut Graph, &[NodeId]) -> Result<NodeId>,
     ) -> Result<Tensor> {
-        if operands.iter().any(|t| !t.is_of(self)) {
-            let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
-            return Err(CoreError::Operands {
-                op: call.name(),
-                reason: "the operands belong to different executors".into(),
-                operands,
-            });
-        }
-        let key =
-            Key { call, attributes: attributes.to_vec(), operands: operands.iter().map(|t| Operand::of(t)).collect() };
-        let found = self.eager().compiled().get(&key);
-        let compiled = match found {
-            Some(compiled) => compiled,
+        self.own_all(call.name(), operands)?;
+        let mut hasher = Fold::default();
+        call.hash(&mut hasher);
+        attributes.hash(&mut hasher);
+        Signature::hash(operands, &mut hasher);
+        let hash = hasher.finish();
+        let found = self.eager().compiled().get(&hash);
+        let fits =
+            |o: &Operation| o.key.call == call && o.key.attributes == attributes && o.key.operands.fits(operands);
+        let operation = match found.filter(|o| fits(o)) {
+            Some(operation) => operation,
             None => {
                 let mut graph = Graph::new();
                 let nodes = operands.iter().map(|t| graph.constant(t)).collect::<Result<Vec<_>>>()?;
                 let result = build(&mut graph, &nodes)?;
                 graph.output("result", result)?;
-                let compiled = Arc::new(graph.prepare(self, &[], CompileOptions::default(), false)?);
-                self.eager().compiled().insert(key, compiled)
+                let compiled = graph.prepare(self, &[], CompileOptions::default(), Sharing::OwnOutputs)?;
+                let key = Key { call, attributes: attributes.to_vec(), operands: Signature::of(operands) };
+                let operation = Arc::new(Operation { key, compiled });
+                // Of two keys with one hash only the first is kept.
+                self.eager().compiled().insert(hash, operation.clone());
+                operation
             }
         };
-        self.run_once(&compiled, |id| operands.get(id.0 as usize).copied())
+        let mut results = self.run_once(&operation.compiled, |id| operands.get(id.0 as usize).copied())?;
+        results.pop().ok_or_else(|| CoreError::Graph("nothing is computed".into()))
     }
 
-    /// Runs a graph that has one output and no extents or inputs. `find` returns the tensors that its nodes stand for.
+    /// Checks that tensors lie on this device.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub(crate) fn own_all(&self, op: &'static str, operands: &[&Tensor]) -> Result<()> {
+        if operands.iter().all(|t| t.is_of(self)) {
+            return Ok(());
+        }
+        let operands = operands.iter().map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
+        Err(CoreError::Operands { op, reason: "the operands belong to different executors".into(), operands })
+    }
+
+    /// Runs a graph without extents or inputs, prepared with [`Sharing::OwnOutputs`]. `find` returns the tensors that
+    /// its nodes stand for.
     pub(crate) fn run_once<'a>(
         &self,
         compiled: &Compiled,
         find: impl Fn(NodeId) -> Option<&'a Tensor>,
-    ) -> Result<Tensor> {
-        let arena = self.backend().allocate_buffer(compiled.arena_bytes)?;
+    ) -> Result<Vec<Tensor>> {
+        let backend = self.backend();
+        let arena = match compiled.arena_bytes {
+            0 => None,
+            bytes => Some(backend.allocate_buffer(bytes)?),
+        };
+        let own = compiled
+            .own
+            .iter()
+            .map(|bytes| backend.allocate_buffer(*bytes))
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         let list = compiled.record(self, |memory| match memory {
-            Memory::Arena => Some((&arena, 0)),
+            Memory::Arena => arena.as_ref().map(|arena| (arena, 0)),
+            Memory::Own(number) => own.get(number).map(|buffer| (buffer, 0)),
             Memory::Tensor(id) => find(id).map(|t| (&t.buffer, t.offset)),
             Memory::Step => None,
         })?;
-        let event = self.backend().submit(&list)?;
-        let slot = compiled.outputs.first().ok_or_else(|| CoreError::Graph("nothing is computed".into()))?;
-        let shape: Vec<usize> = slot.spec.shape.iter().map(|e| e.max()).collect();
-        let result = Tensor::from_buffer(self, arena.clone(), slot.offset, slot.spec.format, &shape)?;
-        Ok(Tensor { made: Some(event), ..result })
+        let event = backend.submit(&list)?;
+        let result = |slot: &OutputSlot| {
+            let buffer = slot.memory.and_then(|number| own.get(number)).or(arena.as_ref());
+            Some(Tensor {
+                executor: self.clone(),
+                buffer: buffer?.clone(),
+                offset: slot.offset,
+                format: slot.spec.format,
+                shape: slot.shape.clone(),
+                strides: None,
+                made: Some(event),
+            })
+        };
+        Ok(compiled.outputs.iter().filter_map(result).collect())
     }
 }

@@ -8,7 +8,7 @@ use hologram_backends::{Backend, BackendType, DeviceInfo, Metrics, OpenOptions};
 
 use crate::eager::Eager;
 use crate::error::{CoreError, Result};
-use crate::graph::{CompileOptions, Graph, NodeId};
+use crate::graph::{CompileOptions, Graph, NodeId, Sharing};
 use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 
 /// A handle to one device. Clones share it.
@@ -123,8 +123,9 @@ impl Executor {
         }
         let result = build(&mut graph, nodes)?;
         graph.output("result", result)?;
-        let compiled = graph.prepare(self, &[], CompileOptions::default(), false)?;
-        self.run_once(&compiled, |id| graph.tensor(id))
+        let compiled = graph.prepare(self, &[], CompileOptions::default(), Sharing::OwnOutputs)?;
+        let mut results = self.run_once(&compiled, |id| graph.tensor(id))?;
+        results.pop().ok_or_else(|| CoreError::Graph("nothing is computed".into()))
     }
 
     /// Memory for `len` elements with undefined content.

@@ -42,6 +42,7 @@ pub mod conformance;
 mod eager;
 mod error;
 mod executor;
+mod function;
 mod graph;
 mod layout;
 pub mod npy;
@@ -52,11 +53,12 @@ mod tensor;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
+pub use function::Function;
 pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
 pub use half::{bf16, f16};
-pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, Metrics, OpenOptions};
+pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, ForeignPointer, Metrics, OpenOptions};
 pub use pool::Pool;
 pub use program::{Argument, CompiledProgram};
 pub use tensor::{
-    Axis, Dim, Dims, Element, Nested, Operand, Tensor, TensorAttention, TensorType, bytes_of, bytes_of_mut,
+    Axis, Dim, Dims, Element, Nested, Operand, Tensor, TensorAttention, TensorType, Unique, bytes_of, bytes_of_mut,
 };

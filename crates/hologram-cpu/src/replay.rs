@@ -13,6 +13,11 @@ use super::exec::{Code, Launch, Machine};
 use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
 use super::pool::{Progress, Workers};
 
+/// The most bytes that the launches of a list use, and the most workgroups of a program, for which the submitting thread
+/// does not wake the others.
+const ALONE_BYTES: u64 = 32 << 10;
+const ALONE_GROUPS: u64 = 16;
+
 /// One launch, ready to run.
 pub(crate) struct Step {
     /// The kernel's name.
@@ -41,6 +46,14 @@ impl Work {
         }
     }
 
+    /// Workgroups of a program.
+    fn groups(&self) -> u64 {
+        match self {
+            Work::Native(_) => 1,
+            Work::Program { grid, .. } => grid.iter().map(|n| u64::from(*n)).product(),
+        }
+    }
+
     /// Bytes of scratch: shared by the workers, and per worker.
     fn scratch(&self) -> (usize, usize) {
         match self {
@@ -60,6 +73,8 @@ pub(crate) struct Recording {
     pub(crate) uses: Vec<Use>,
     /// The most scratch that a step requires, shared and per worker.
     pub(crate) scratch: (usize, usize),
+    /// Whether the submitting thread runs the list without the others, because waking them takes longer.
+    alone: bool,
     /// The allocator of the device that recorded the list; only that device may run it.
     pub(crate) allocator: Arc<Allocator>,
     /// Keeps the memory of the steps alive.
@@ -72,7 +87,9 @@ impl Recording {
         let phases: Vec<_> =
             steps.iter().enumerate().flat_map(|(i, s)| (0..s.work.phases()).map(move |p| (i, p))).collect();
         let progress = Mutex::new(Progress::new(phases.len()));
-        Recording { steps, phases, progress, uses, scratch, allocator: allocator.clone(), _buffers: buffers }
+        let bytes: u64 = uses.iter().map(|u| u.end - u.start).sum();
+        let alone = bytes <= ALONE_BYTES && steps.iter().all(|s| s.work.groups() <= ALONE_GROUPS);
+        Recording { steps, phases, progress, uses, scratch, alone, allocator: allocator.clone(), _buffers: buffers }
     }
 }
 
@@ -175,14 +192,19 @@ fn walk(
 ) -> Outcome {
     let count = workers.count();
     let first: FirstFailure = Mutex::new(None);
-    workers.run(&|index| {
+    let job = |index| {
         progress.take_part(|phase, counter| {
             // SAFETY: this worker's own part, borrowed once at a time.
             let own = unsafe { scratch.of_worker(index) };
             let mut worker = Worker { index, count, counter, shared: &scratch.shared, scratch: own };
             list.run_phase(phases[phase], &mut worker, &first)
         });
-    });
+    };
+    if list.alone {
+        job(0);
+    } else {
+        workers.run(&job);
+    }
     match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(((step, _), error)) => Err((step, error)),
         None => Ok(()),

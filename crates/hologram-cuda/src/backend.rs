@@ -8,14 +8,14 @@ use hologram_device::host::{
     rules_of_spec, uses_of,
 };
 use hologram_device::{
-    Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, Event, ForeignMemory, GroupSpec,
-    KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
+    Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, Event, ForeignMemory, ForeignPointer,
+    GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
 };
 use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use hologram_isa::{Program, ptx};
 
 use super::blas::{Blas, Functions};
-use super::context::{Context, Stream};
+use super::context::{Context, CudaEvent, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
@@ -289,6 +289,33 @@ impl Backend for CudaBackend {
             Counters::add(&self.counters.to_device, data.len());
         }
         Ok(Buffer::new(buffer))
+    }
+
+    fn wrap_pointer(&self, memory: ForeignPointer) -> Result<Buffer> {
+        let events = self.queue().events();
+        Ok(Buffer::new(CudaMemory::wrap(&self.context, &memory, events)))
+    }
+
+    fn stream(&self) -> Option<u64> {
+        Some(self.queue().compute.raw.addr() as u64)
+    }
+
+    unsafe fn wait_for_stream(&self, stream: u64) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
+        let recorded = unsafe { event.record_in(stream) };
+        let ordered = recorded.and_then(|()| self.queue().compute.wait_for(&event));
+        self.told(ordered)
+    }
+
+    unsafe fn make_stream_wait(&self, buffer: &Buffer, stream: u64) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        let whole = range(&self.context, "make_stream_wait", buffer, buffer.bytes(), 0, false)?;
+        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
+        // After the uploads to the buffer too, which run in a stream of their own.
+        let recorded = self.queue().enqueue(usages.iter(), |compute| event.record(compute));
+        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
+        self.told(recorded.and_then(|_| unsafe { event.hold_back(stream) }))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {

@@ -316,6 +316,26 @@ impl CudaEvent {
         self.context.check(code, || "recording an event".into())
     }
 
+    /// Records the event in a stream of another library.
+    ///
+    /// # Safety
+    /// `stream` is a stream of the primary context, or a number of a default stream.
+    pub(super) unsafe fn record_in(&self, stream: u64) -> Result<()> {
+        // SAFETY: the event lives; the caller promises the stream.
+        let code = unsafe { (self.context.driver.cuEventRecord)(self.raw, stream as usize as CUstream) };
+        self.context.check(code, || "recording an event in another library's stream".into())
+    }
+
+    /// Makes later work of another library's stream wait for the event.
+    ///
+    /// # Safety
+    /// As [`CudaEvent::record_in`].
+    pub(super) unsafe fn hold_back(&self, stream: u64) -> Result<()> {
+        // SAFETY: the event lives; the caller promises the stream.
+        let code = unsafe { (self.context.driver.cuStreamWaitEvent)(stream as usize as CUstream, self.raw, 0) };
+        self.context.check(code, || "ordering another library's stream".into())
+    }
+
     /// Waits until the device has passed the event.
     pub(super) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event lives.

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::CUdeviceptr;
 use hologram_device::host::{Allocated, CachingAllocator, Source, size_class};
-use hologram_device::{BackendError, BackendType, Buffer, DeviceMemory, Result, check_range};
+use hologram_device::{BackendError, BackendType, Buffer, DeviceMemory, ForeignPointer, Result, check_range};
 
-use super::context::{Context, DeviceBlock};
+use super::context::{Context, CudaEvent, DeviceBlock};
 
 /// Alignment of every buffer in bytes.
 const ALIGN: usize = 512;
@@ -80,6 +80,16 @@ pub(super) struct CudaMemory {
     part: usize,
     context: Arc<Context>,
     block: Option<Allocated<DeviceSource>>,
+    foreign: Option<Foreign>,
+}
+
+/// Memory of another library in the device's primary context.
+struct Foreign {
+    /// The first byte that may be used.
+    first: usize,
+    /// The events of the queue's submissions, by number.
+    events: Arc<[CudaEvent]>,
+    _owner: Arc<dyn Any + Send + Sync>,
 }
 
 /// The most parts of a pool that are ordered separately, and the multiple of bytes that a part's size is rounded up to.
@@ -104,7 +114,23 @@ impl CudaMemory {
         let address = inner.map_or(ALIGN as CUdeviceptr, |b| b.memory.raw);
         let usage = inner.map(|b| b.usage.clone()).unwrap_or_default();
         let (usages, part) = (Box::new([usage]), bytes.max(1));
-        Ok(CudaMemory { address, bytes, writable, usages, part, context: context.clone(), block })
+        Ok(CudaMemory { address, bytes, writable, usages, part, context: context.clone(), block, foreign: None })
+    }
+
+    /// Memory of another library. `events` are those of the queue's submissions.
+    pub(super) fn wrap(context: &Arc<Context>, memory: &ForeignPointer, events: Arc<[CudaEvent]>) -> CudaMemory {
+        let first = memory.lead();
+        let bytes = first + memory.bytes();
+        CudaMemory {
+            address: memory.address() - first as u64,
+            bytes,
+            writable: memory.writable(),
+            usages: Box::new([Arc::default()]),
+            part: bytes.max(1),
+            context: context.clone(),
+            block: None,
+            foreign: Some(Foreign { first, events, _owner: memory.owner().clone() }),
+        }
     }
 
     /// Memory of which one part may be written while the device uses another.
@@ -133,8 +159,17 @@ impl CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// The next buffer in the block must come after the uses of all of a pool's parts.
+    /// The next buffer in the block must come after the uses of all of a pool's parts. Another library gets its memory
+    /// back when the device has passed the last use.
     fn drop(&mut self) {
+        if let Some(foreign) = &self.foreign {
+            let last = self.usages.iter().map(|usage| usage.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
+            let event = foreign.events.get((last % foreign.events.len().max(1) as u64) as usize);
+            // The event may be a later submission's by now; then this waits longer. A lost device uses nothing.
+            if let Some(event) = event.filter(|_| last > 0 && self.context.enter().is_ok()) {
+                let _ = event.synchronize();
+            }
+        }
         if let Some(block) = self.block.as_ref().and_then(Allocated::block) {
             for usage in &self.usages {
                 block.usage.submission.fetch_max(usage.submission.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -155,6 +190,10 @@ impl DeviceMemory for CudaMemory {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn address(&self) -> Option<u64> {
+        Some(self.address)
     }
 }
 
@@ -203,6 +242,9 @@ pub(super) fn range<'a>(
         None => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
     };
     check_range(BackendType::Cuda, operation, buffer, offset, bytes)?;
+    if let Some(foreign) = memory.foreign.as_ref().filter(|foreign| offset < foreign.first && bytes > 0) {
+        return Err(invalid(format!("bytes {offset}..+{bytes} begin before the foreign memory, at {}", foreign.first)));
+    }
     if write && !memory.writable {
         return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
     }

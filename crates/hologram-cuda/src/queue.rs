@@ -224,6 +224,11 @@ impl Queue {
         Ok((number > self.completed).then(|| (self.events.clone(), (number % EVENTS) as usize)))
     }
 
+    /// The events of the submissions, by number modulo their count.
+    pub(super) fn events(&self) -> Arc<[CudaEvent]> {
+        self.events.clone()
+    }
+
     /// The number of the last submission.
     pub(super) fn last(&self) -> u64 {
         self.submitted

@@ -2,12 +2,12 @@
 
 use hologram_isa::Program;
 
-use crate::error::Result;
+use crate::error::{BackendError, Result};
 use crate::info::DeviceInfo;
 use crate::kernels::Kernels;
 use crate::launch::{Binding, CommandList, Event, Launch, LaunchConfig, Pipeline};
 use crate::measure::Measure;
-use crate::memory::{Buffer, ForeignMemory, Pool};
+use crate::memory::{Buffer, ForeignMemory, ForeignPointer, Pool};
 use crate::policy::Policy;
 
 /// A device: memory and a queue of work, with its [kernels](Kernels), its [policy](Policy) and its
@@ -63,6 +63,50 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`BackendError::OutOfMemory`](crate::BackendError::OutOfMemory).
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer>;
+
+    /// A buffer over memory of another library on this device, without a copy. The memory begins at the buffer's byte
+    /// [`ForeignPointer::lead`].
+    ///
+    /// # Errors
+    /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) on a device without such addresses (the
+    /// default).
+    fn wrap_pointer(&self, memory: ForeignPointer) -> Result<Buffer> {
+        Err(BackendError::InvalidArgument {
+            device: self.info().backend.to_string(),
+            operation: "wrap_pointer".into(),
+            reason: format!("the device cannot use the {} bytes where they are; copy them", memory.bytes()),
+        })
+    }
+
+    /// The stream, as a driver's handle, in which the device's work runs in order; `None` if work is done when
+    /// [`submit`](Backend::submit) returns.
+    fn stream(&self) -> Option<u64> {
+        None
+    }
+
+    /// Lets work submitted from now on wait for the work that another library has put into a stream. Does nothing on a
+    /// device without streams.
+    ///
+    /// # Safety
+    /// `stream` is a stream of the device's primary context, or 1 or 2 for CUDA's default streams.
+    ///
+    /// # Errors
+    /// Those of the device.
+    unsafe fn wait_for_stream(&self, _stream: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets work that another library puts into a stream from now on wait for the work submitted so far that writes a
+    /// buffer. Does nothing on a device without streams.
+    ///
+    /// # Safety
+    /// As [`wait_for_stream`](Backend::wait_for_stream).
+    ///
+    /// # Errors
+    /// Those of the device.
+    unsafe fn make_stream_wait(&self, _buffer: &Buffer, _stream: u64) -> Result<()> {
+        Ok(())
+    }
 
     /// Copies host bytes into a buffer at a byte offset.
     ///

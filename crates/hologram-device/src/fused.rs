@@ -12,6 +12,8 @@ pub enum Fused {
     NormConvert(NormConvert),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
+    /// A router's choice among experts.
+    Route(Route),
     /// Products with experts' matrices, and the operation after them.
     Experts(FusedExperts),
     /// The indices that sort whole lines.
@@ -96,6 +98,18 @@ pub enum Gate {
     Swiglu,
     /// max(gate, 0)² · up.
     Relu2,
+}
+
+/// `top_k take softmax`, or `softmax top_k take`: indices of the greatest elements of rows, and their probabilities. Both
+/// are results, the indices first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The rows.
+    pub x: usize,
+    /// How many are chosen.
+    pub k: u32,
+    /// Whether probabilities are those among all, instead of among the chosen.
+    pub softmax_first: bool,
 }
 
 /// `expert_matmul expert_matmul gate`, or `expert_matmul expert_sum [add]?`.
@@ -188,6 +202,7 @@ impl Fused {
         match &nodes.first()?.op {
             Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
+            Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
             Operation::ExpertMatmul { experts } => group.experts(*experts).map(Fused::Experts),
             _ => {
                 let products = || group.products().map(Fused::Products);
@@ -375,6 +390,30 @@ impl Nodes<'_> {
             }
             _ => None,
         }
+    }
+
+    fn route(&self) -> Option<Route> {
+        let [first, second, third] = self.nodes else { return None };
+        let softmax_first = matches!(first.op, Operation::Softmax { .. });
+        // The nodes of the choice and of the elements of its indices; the rows that both read.
+        let (top_k, take, softmax, rows) = match softmax_first {
+            true => (1, 2, first, Operand::Node(0)),
+            false => (0, 1, third, *first.operands.first()?),
+        };
+        let (choice, taken) = if softmax_first { (second, third) } else { (first, second) };
+        let (Operation::TopK { k }, Operation::Take { axis }) = (&choice.op, &taken.op) else { return None };
+        let (last, of_softmax) = (choice.output.shape.len().checked_sub(1)?, *softmax.operands.first()?);
+        let x = self.input(if softmax_first { of_softmax } else { rows })?;
+        let last_axis = |axis: u32| axis as usize == last;
+        let fits = matches!(softmax.op, Operation::Softmax { log: false, axis } if last_axis(axis))
+            && last_axis(*axis)
+            && choice.operands == [rows]
+            && taken.operands == [rows, Operand::Node(top_k)]
+            && (softmax_first || of_softmax == Operand::Node(take))
+            && self.outputs == [top_k, 2]
+            && self.nodes.iter().all(|n| n.in_place.is_none())
+            && (!softmax_first || first.output == self.inputs[x]);
+        fits.then_some(Route { x, k: *k, softmax_first })
     }
 
     fn experts(&self, experts: u32) -> Option<FusedExperts> {

@@ -39,7 +39,7 @@ pub use format::{
 };
 pub use fused::{
     AfterExperts, AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedExperts, FusedNorm, FusedProduct,
-    FusedProducts, Gate, NormConvert, SORT_BLOCK,
+    FusedProducts, Gate, NormConvert, Route, SORT_BLOCK,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;
@@ -48,7 +48,7 @@ pub use kernels::Kernels;
 pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
 pub use lru::Lru;
 pub use measure::{Ceiling, CeilingKind, Measure};
-pub use memory::{Buffer, DeviceMemory, ForeignMemory, Pool, check_apart, check_range};
+pub use memory::{Buffer, DeviceMemory, ForeignMemory, ForeignPointer, POINTER_ALIGN, Pool, check_apart, check_range};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::{note, take_notes};
 pub use open::{DeviceKind, OpenOptions};

@@ -21,6 +21,16 @@ pub trait DeviceMemory: Any + Send + Sync {
     fn backend(&self) -> BackendType;
     /// For the backend's downcast.
     fn as_any(&self) -> &dyn Any;
+
+    /// The host's address of the first byte, if the host can access the memory.
+    fn host_address(&self) -> Option<u64> {
+        None
+    }
+
+    /// The device's address of the first byte, if it has one that other libraries understand.
+    fn address(&self) -> Option<u64> {
+        self.host_address()
+    }
 }
 
 impl Buffer {
@@ -37,6 +47,18 @@ impl Buffer {
     /// The kind of backend that owns it.
     pub fn backend(&self) -> BackendType {
         self.inner.backend()
+    }
+
+    /// The device's address of the first byte, as other libraries on the device know it: the host's on a CPU, a
+    /// `CUdeviceptr` on an NVIDIA GPU. `None` if the device has no such addresses. It is valid as long as a clone of the
+    /// buffer lives; whoever uses it must order that use with the device's work.
+    pub fn address(&self) -> Option<u64> {
+        self.inner.address()
+    }
+
+    /// The host's address of the first byte; `None` if the host cannot access the memory.
+    pub fn host_address(&self) -> Option<u64> {
+        self.inner.host_address()
     }
 
     /// The backend's own type, for the backend.
@@ -136,6 +158,59 @@ impl ForeignMemory {
         &self.owner
     }
 }
+
+/// Memory at an address of a device, which belongs to another library: its owner is kept alive as long as a buffer over
+/// it, and until the device has passed the last work that uses it.
+pub struct ForeignPointer {
+    owner: Arc<dyn Any + Send + Sync>,
+    address: u64,
+    bytes: usize,
+    writable: bool,
+}
+
+impl ForeignPointer {
+    /// Memory at an address: the host's for a device that works in the host's memory, a `CUdeviceptr` of the device's
+    /// primary context for an NVIDIA GPU.
+    ///
+    /// # Safety
+    /// As long as `owner` lives, the device may read `bytes` bytes at the address, and write them if `writable` is set.
+    /// The owner may be dropped on any thread. While work of the device uses the bytes, nobody else writes them, and
+    /// nobody else reads bytes that it writes; work on other streams of a GPU is ordered by
+    /// [`Backend::wait_for_stream`](crate::Backend::wait_for_stream) and
+    /// [`Backend::make_stream_wait`](crate::Backend::make_stream_wait).
+    pub unsafe fn new(owner: Arc<dyn Any + Send + Sync>, address: u64, bytes: usize, writable: bool) -> ForeignPointer {
+        ForeignPointer { owner, address, bytes, writable }
+    }
+
+    /// The address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the device may write to it.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Keeps the memory alive.
+    pub fn owner(&self) -> &Arc<dyn Any + Send + Sync> {
+        &self.owner
+    }
+
+    /// The bytes between the last multiple of [`POINTER_ALIGN`] and the address: where the memory begins in its buffer.
+    pub fn lead(&self) -> usize {
+        (self.address % POINTER_ALIGN as u64) as usize
+    }
+}
+
+/// A buffer over a [`ForeignPointer`] begins at a multiple of this many bytes, at or before the pointer, so that offsets
+/// in it are aligned like addresses. The bytes before the pointer cannot be used.
+pub const POINTER_ALIGN: usize = 64;
 
 /// Checks that `offset..offset + bytes` lies in a buffer.
 ///

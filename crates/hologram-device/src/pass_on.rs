@@ -45,6 +45,9 @@ macro_rules! pass_on {
     (@ wrap $self:ident $to:expr) => {
         $crate::pass_on!(@@ $self $to; wrap(memory: $crate::ForeignMemory) -> $crate::Result<$crate::Buffer>);
     };
+    (@ wrap_pointer $self:ident $to:expr) => {
+        $crate::pass_on!(@@ $self $to; wrap_pointer(memory: $crate::ForeignPointer) -> $crate::Result<$crate::Buffer>);
+    };
     (@ copy_to_buffer $self:ident $to:expr) => {
         $crate::pass_on!(@@ $self $to;
             copy_to_buffer(buffer: &$crate::Buffer, offset: usize, data: &[u8]) -> $crate::Result<()>);

@@ -163,7 +163,7 @@ impl Step {
 
 impl Backend for ReferenceBackend {
     crate::pass_on!(self => self.host;
-        info is_available policy allocate_buffer allocate_pool owns wrap copy_to_buffer copy_from_buffer copy_buffer clear_error
+        info is_available policy allocate_buffer allocate_pool owns wrap wrap_pointer copy_to_buffer copy_from_buffer copy_buffer clear_error
         synchronize);
 
     fn available_memory(&self) -> Option<u64> {

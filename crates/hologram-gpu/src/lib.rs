@@ -23,6 +23,7 @@ mod reduce;
 mod repack;
 mod rms_norm;
 mod rope;
+mod route;
 mod sample;
 mod softmax;
 mod take;
@@ -257,7 +258,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::KvAppend => &[kv_append::find],
         Operation::Softmax { .. } => &[softmax::find],
         Operation::Reduce { .. } => &[reduce::find],
-        Operation::TopK { .. } => &[top_k::find],
+        Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
         Operation::Repack => &[repack::find],
         Operation::Sample => &[sample::find],
@@ -292,6 +293,7 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
+        Fused::Route(_) => &[route::find_group],
         Fused::Experts(_) => &[experts::find_group],
         Fused::SortLines { .. } => &[],
     }

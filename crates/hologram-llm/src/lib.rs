@@ -19,6 +19,7 @@ pub mod gguf;
 mod kv;
 mod model;
 mod models;
+mod perplexity;
 pub mod quantize;
 mod random;
 pub mod safetensors;
@@ -28,9 +29,9 @@ mod stop;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Conversation, Message, Part, Thoughts, Written};
+pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Written};
 pub use embed::{Embedder, Pooling, Reranker, shortened};
-pub use engine::{Engine, EngineOptions, Event, Events, Request};
+pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
 pub use files::ModelFiles;
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
@@ -44,6 +45,7 @@ pub use models::{
     ARCHITECTURES, Activation, Architecture, EncoderParts, ExpertRule, Experts, FolderNames, NormKind, Rotary,
     RotaryLayers, Scale, TernaryActivations, Windows,
 };
+pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::models::config::Config;
 use crate::models::rope::RopeScaling;
 use crate::models::scales;
-use crate::models::{self, Architecture, Experts, Rotary};
+use crate::models::{self, Architecture, ExpertRule, Experts, Rotary};
 use crate::weights::Weights;
 
 /// The sizes of a model, published or not.
@@ -127,17 +127,16 @@ impl Shape {
         let architecture: &'static Architecture = models::find(self.architecture).unwrap_or(models::ARCHITECTURES[0]);
         let head_dim = self.head_dim;
         let experts = self.experts.map(|(count, used)| {
-            let rule = architecture.experts;
-            let normalized = rule.is_some_and(|rule| rule.normalized);
+            let rule = architecture.experts.unwrap_or(ExpertRule::NORMALIZED);
             Experts {
                 count,
                 used,
                 ffn: self.ffn,
-                normalized,
+                normalized: rule.normalized,
                 scale: 1.0,
                 shared: None,
                 shared_gate: false,
-                sigmoid: false,
+                sigmoid: rule.sigmoid,
                 groups: (1, 1),
                 first: 0,
             }

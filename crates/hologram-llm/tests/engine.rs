@@ -13,6 +13,7 @@ use hologram_llm::engine::{Constraint, EngineStats, Failure, SubmitError, TokenL
 use hologram_llm::sampling::SamplerConfig;
 use hologram_llm::{
     BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Input, Logits, Model, Request, SessionOptions,
+    Speculation,
 };
 
 use serde_json::{Value, json};
@@ -26,6 +27,8 @@ fn engine_with(change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let model = model();
     let mut options = EngineOptions::for_model(&model);
     options.context = 256;
+    // Which steps have guesses depends on the time that steps take; `speculation.rs` tests them.
+    options.speculation = Speculation::Off;
     change(&mut options);
     Engine::new(model, options).unwrap()
 }

@@ -62,9 +62,9 @@ const FAMILIES: [(&str, &[&str], &[&str]); 22] = [
     ("cohere2", &["fused"], &["fused"]),
     ("starcoder2", &["add", "fused"], &["fused"]),
     ("glm4", &["add"], &[]),
-    ("qwen3-moe", &["div"], &["div"]),
+    ("qwen3-moe", &[], &[]),
     ("qwen2-moe", &["add", "fused", "sigmoid"], &["fused"]),
-    ("mixtral", &["div"], &["div"]),
+    ("mixtral", &[], &[]),
     ("olmoe", &[], &[]),
 ];
 

@@ -163,6 +163,8 @@ impl Metrics {
             ("vllm:admission_rejections_total", "Requests rejected because too many waited", stats.rejected as f64),
             ("vllm:prompt_tokens_total", "Tokens of finished requests' prompts", counts.prompt_tokens as f64),
             ("vllm:generation_tokens_total", "Tokens of finished requests' replies", counts.generated_tokens as f64),
+            ("vllm:spec_decode_num_draft_tokens_total", "Tokens guessed", stats.guessed_tokens as f64),
+            ("vllm:spec_decode_num_accepted_tokens_total", "Guesses that were right", stats.accepted_tokens as f64),
             ("hologram:requests_failed_total", "Requests that failed", stats.failed as f64),
             ("hologram:requests_cancelled_total", "Requests whose client left", stats.cancelled as f64),
             ("hologram:step_seconds_total", "Time of steps on the device", stats.step_time.as_secs_f64()),

@@ -1,8 +1,9 @@
 //! A chat reply, taken apart as it is generated: thoughts, answer, calls of functions.
 
-use hologram_llm::{Part, Thoughts};
+use hologram_llm::{Part, Tags, Thoughts};
 
 use crate::tools::calls::Calls;
+use crate::tools::harmony::Harmony;
 
 /// What a piece of a reply adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,47 +32,73 @@ pub enum Delta {
 
 /// Takes a reply apart.
 #[derive(Clone)]
-pub struct Splitter {
-    /// `None`: the model does not think.
-    thoughts: Option<Thoughts>,
-    /// `None`: the request has no tools.
-    calls: Option<Calls>,
+pub enum Splitter {
+    /// Thoughts between tags, and calls in the text.
+    Text {
+        /// `None`: the model does not think.
+        thoughts: Option<Thoughts>,
+        /// `None`: the request has no tools.
+        calls: Option<Calls>,
+    },
+    /// Messages on channels.
+    Harmony(Harmony),
 }
 
 impl Splitter {
-    /// For a reply to a prompt. `thinks`: whether the template knows of thoughts.
-    pub fn new(prompt: &str, thinks: bool, calls: Option<Calls>) -> Splitter {
-        Splitter { thoughts: thinks.then(|| Thoughts::after(prompt)), calls }
+    /// For a reply to a prompt. `tags`: those around the model's thoughts, if it has any.
+    pub fn new(prompt: &str, tags: Option<Tags>, calls: Option<Calls>) -> Splitter {
+        Splitter::Text { thoughts: tags.map(|tags| Thoughts::between(tags, prompt)), calls }
+    }
+
+    /// Whether the reply's control tokens must be spelled out.
+    pub fn needs_control(&self) -> bool {
+        match self {
+            Splitter::Text { thoughts, .. } => thoughts.as_ref().is_some_and(|t| t.tags().are_control()),
+            Splitter::Harmony(_) => true,
+        }
     }
 
     /// Whether functions were called so far.
     pub fn has_calls(&self) -> bool {
-        self.calls.as_ref().is_some_and(Calls::any)
+        match self {
+            Splitter::Text { calls, .. } => calls.as_ref().is_some_and(Calls::any),
+            Splitter::Harmony(harmony) => harmony.any(),
+        }
     }
 
     /// What the next piece of the reply adds.
     pub fn push(&mut self, piece: &str) -> Vec<Delta> {
-        let parts = match &mut self.thoughts {
-            Some(thoughts) => thoughts.push(piece),
-            None if piece.is_empty() => Vec::new(),
-            None => vec![Part::Answer(piece.into())],
-        };
-        parts.into_iter().flat_map(|part| self.part(part)).collect()
+        match self {
+            Splitter::Harmony(harmony) => harmony.push(piece),
+            Splitter::Text { thoughts, calls } => {
+                let parts = match thoughts {
+                    Some(thoughts) => thoughts.push(piece),
+                    None if piece.is_empty() => Vec::new(),
+                    None => vec![Part::Answer(piece.into())],
+                };
+                parts.into_iter().flat_map(|part| deltas(part, calls)).collect()
+            }
+        }
     }
 
     /// What is left at the reply's end.
     pub fn finish(&mut self) -> Vec<Delta> {
-        let rest = self.thoughts.as_mut().and_then(Thoughts::finish);
-        let mut deltas: Vec<Delta> = rest.into_iter().flat_map(|part| self.part(part)).collect();
-        deltas.extend(self.calls.iter_mut().flat_map(Calls::finish));
-        deltas
-    }
-
-    fn part(&mut self, part: Part) -> Vec<Delta> {
-        match (part, &mut self.calls) {
-            (Part::Thought(text), _) => vec![Delta::Thought(text)],
-            (Part::Answer(text), Some(calls)) => calls.push(&text),
-            (Part::Answer(text), None) => vec![Delta::Answer(text)],
+        match self {
+            Splitter::Harmony(harmony) => harmony.finish(),
+            Splitter::Text { thoughts, calls } => {
+                let rest = thoughts.as_mut().and_then(Thoughts::finish);
+                let mut deltas: Vec<Delta> = rest.into_iter().flat_map(|part| deltas(part, calls)).collect();
+                deltas.extend(calls.iter_mut().flat_map(Calls::finish));
+                deltas
+            }
         }
+    }
+}
+
+fn deltas(part: Part, calls: &mut Option<Calls>) -> Vec<Delta> {
+    match (part, calls) {
+        (Part::Thought(text), _) => vec![Delta::Thought(text)],
+        (Part::Answer(text), Some(calls)) => calls.push(&text),
+        (Part::Answer(text), None) => vec![Delta::Answer(text)],
     }
 }

@@ -10,6 +10,7 @@ use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, 
 
 use crate::error::{ApiError, Result};
 use crate::options::Limits;
+use crate::tools::native;
 
 /// A model that is served.
 pub struct Served {
@@ -46,6 +47,20 @@ impl Served {
         options: EngineOptions,
         template: Option<(&Path, &str)>,
     ) -> hologram_llm::Result<Served> {
+        Served::with_draft(names, model, options, template, None)
+    }
+
+    /// As [`Served::new`], with a smaller model that guesses tokens.
+    ///
+    /// # Errors
+    /// As [`Served::new`], and when the smaller model has other tokens.
+    pub fn with_draft(
+        names: Vec<String>,
+        model: Arc<Model>,
+        options: EngineOptions,
+        template: Option<(&Path, &str)>,
+        draft: Option<&Model>,
+    ) -> hologram_llm::Result<Served> {
         let tokenizer = model.tokenizer()?;
         let own = match (template, model.files()) {
             (Some((path, source)), _) => {
@@ -65,7 +80,7 @@ impl Served {
             Err(e) => return Err(e),
         };
         let longest_token = tokenizer.longest_token();
-        let engine = Engine::new(model, options)?;
+        let engine = Engine::with_draft(model, options, draft)?;
         let context = engine.options().context;
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let names = if names.is_empty() { vec![engine.model().config().name.clone()] } else { names };
@@ -103,8 +118,13 @@ impl Served {
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
-        let text = self.template()?.write(conversation, reply, self.tokenizer()?);
-        text.map_err(|e| ApiError::of_model("messages", e))
+        let template = self.template()?;
+        let conversation = native::adapted(conversation, template.source());
+        let tokenizer = self.tokenizer()?;
+        let write = |conversation: &Conversation| {
+            template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
+        };
+        write(&conversation).or_else(|e| native::with_text_arguments(&conversation).map_or(Err(e), |c| write(&c)))
     }
 
     /// The tokens of a text; an empty one begins with BOS. Control tokens that it spells out are recognised.

@@ -1,6 +1,6 @@
 //! A conversation, ready for the engine: what the chat routes of all protocols share.
 
-use hologram_llm::Conversation;
+use hologram_llm::{Conversation, Tags};
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
@@ -10,8 +10,9 @@ use crate::params::Params;
 use crate::reply::Splitter;
 use crate::served::Served;
 use crate::tools::calls::Calls;
-use crate::tools::required::required;
-use crate::tools::{Format, Tools};
+use crate::tools::grammar::{Form, form};
+use crate::tools::harmony::{CHANNEL, Harmony, MESSAGE};
+use crate::tools::{Choice, Format, Tools};
 
 /// The tag that begins thoughts.
 const THINK: &str = "<think>";
@@ -36,17 +37,22 @@ impl Talk {
     pub fn new(served: &Served, mut conversation: Conversation, tools: &Tools, mut params: Params) -> Result<Talk> {
         let template = served.template()?;
         let (mut calls, mut begin) = (None, String::new());
-        if !tools.offered().is_empty() {
+        // For errors: what the constraint comes from.
+        let mut of_tools = false;
+        let offers = !tools.offered().is_empty();
+        if offers {
             let format = Format::of(template)?;
-            if params.constraint.is_some() {
-                let message = "response_format cannot be combined with tools; tool_choice none turns them off";
-                return Err(ApiError::unsupported("response_format", message));
+            let form = form(tools, format, params.constraint.as_ref(), served.tokenizer()?)?;
+            of_tools = form.is_some() && (params.constraint.is_none() || tools.choice != Choice::Auto);
+            if let Some(Form { begin: text, rest }) = form {
+                begin = text;
+                params.constraint = Some(rest);
             }
             calls = Some(Calls::new(format, tools));
-            if let Some((text, constraint)) = required(tools, format)? {
-                begin = text;
-                params.constraint = Some(constraint);
-            }
+        }
+        let mut harmony = Harmony::of(template, tools);
+        if let (Some(_), false, Some(_)) = (&params.constraint, offers, &harmony) {
+            begin = [CHANNEL, "final", MESSAGE].concat();
         }
         conversation.tools = tools.offered().iter().map(|tool| tool.value.clone()).collect();
         let constrained = params.constraint.is_some();
@@ -60,16 +66,23 @@ impl Talk {
             text.push("\n\n</think>\n\n");
         }
         text.push(&begin);
-        if let Some(calls) = &mut calls {
-            // It is part of the call, but not of what the model adds.
-            calls.push(&begin);
-        }
-        let thinks = template.source().contains("think>") && !constrained;
+        // It is part of the reply, but not of what the model adds.
+        let splitter = match &mut harmony {
+            Some(harmony) => {
+                harmony.push(&begin);
+                Splitter::Harmony(harmony.clone())
+            }
+            None => {
+                calls.iter_mut().for_each(|calls| drop(calls.push(&begin)));
+                let tags = Tags::of(template.source()).filter(|_| !constrained);
+                Splitter::new(&text.text(), tags, calls)
+            }
+        };
         let prompt = served.encode_written(&text, false, "messages")?;
-        let names = Names { prompt: "messages", constraint: if calls.is_some() { "tools" } else { "response_format" } };
-        // Marks of calls may be control tokens.
-        params.show_control = calls.is_some();
-        Ok(Talk { splitter: Splitter::new(&text.text(), thinks, calls), prompt, params, names })
+        let names = Names { prompt: "messages", constraint: if of_tools { "tools" } else { "response_format" } };
+        // Marks of calls, channels and thoughts may be control tokens.
+        params.show_control = offers || splitter.needs_control();
+        Ok(Talk { splitter, prompt, params, names })
     }
 }
 

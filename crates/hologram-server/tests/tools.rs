@@ -13,9 +13,20 @@ const LLAMA: &str = "<|start_header_id|>{{ tools | length }} \"parameters\" {{ m
 const MISTRAL: &str = "[TOOL_CALLS]{{ tools | length }}{{ messages[0].content }}";
 /// Later Mistral.
 const ARGS: &str = "[TOOL_CALLS][ARGS]{{ tools | length }}{{ messages[0].content }}";
+/// The marks of other families' templates.
+const CODER: &str = "<tool_call><function=x><parameter=y>{{ tools | length }}{{ messages[0].content }}";
+const GLM: &str = "<tool_call><arg_key>{{ tools | length }}{{ messages[0].content }}";
+const GEMMA: &str = "<|tool_call>call:{{ tools | length }}{{ messages[0].content }}";
+const FUNCTION_GEMMA: &str = "<start_function_call>{{ tools | length }}{{ messages[0].content }}";
+const HARMONY: &str =
+    "<|channel|>commentary<|message|> functions {{ tools | length }}{{ messages[0].content }}<|start|>assistant";
+const DEEPSEEK: &str = "{{ messages[0].content }}{# <｜tool▁calls▁begin｜> #}<｜Assistant｜>";
+const DEEPSEEK_R1: &str = "{{ messages[0].content }}{# <｜tool▁calls▁begin｜>```json #}<｜Assistant｜>";
+const ALL: [&str; 11] =
+    [HERMES, LLAMA, MISTRAL, ARGS, CODER, GLM, GEMMA, FUNCTION_GEMMA, HARMONY, DEEPSEEK, DEEPSEEK_R1];
 
 fn server(template: &str) -> Running {
-    serve_with(options(), |engine| engine.max_sequences = 4, Some(template))
+    serve_with(options(), |engine| (engine.max_sequences, engine.context) = (4, 2048), Some(template))
 }
 
 fn weather() -> Value {
@@ -30,7 +41,7 @@ fn weather() -> Value {
 fn openai(choice: Value, extra: Value) -> Value {
     let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "d", "parameters": weather()}});
     let mut body = json!({
-        "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 120, "temperature": 1.5, "seed": 3,
+        "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 300, "temperature": 1.5, "seed": 3,
         "tools": [tool("weather"), tool("climate")], "tool_choice": choice,
     });
     for (key, value) in extra.as_object().unwrap() {
@@ -50,19 +61,14 @@ const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn required_calls_keep_their_schema() {
-    for template in [HERMES, LLAMA, MISTRAL, ARGS] {
+    for template in ALL {
         let server = server(template);
         for (choice, names) in [
             (json!("required"), &["weather", "climate"][..]),
             (json!({"type": "function", "function": {"name": "climate"}}), &["climate"]),
         ] {
             let whole = server.post(CHAT, &openai(choice.clone(), json!({"parallel_tool_calls": false})));
-            if template == ARGS && choice == "required" {
-                // One of several has no schema in this form.
-                assert_eq!((whole.status, &whole.json()["error"]["param"]), (400, &json!("tool_choice")));
-                continue;
-            }
-            assert_eq!(whole.status, 200, "{}", whole.body);
+            assert_eq!(whole.status, 200, "{template}: {}", whole.body);
             let whole = whole.json();
             let choice_of = &whole["choices"][0];
             assert_eq!(choice_of["finish_reason"], "tool_calls", "{template}: {whole}");
@@ -83,6 +89,146 @@ fn required_calls_keep_their_schema() {
             assert_eq!(function["arguments"], pieces);
             assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
         }
+    }
+}
+
+#[test]
+fn texts_and_nested_values_keep_their_schema() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "note": {"type": "string", "enum": ["a \"b\"", "c\nd"]},
+            "when": {"type": "string", "pattern": "^[0-9]{4}$"},
+            "place": {
+                "type": "object",
+                "properties": {"id": {"$ref": "#/$defs/id"}, "tags": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 1, "maxItems": 2}},
+                "required": ["id", "tags"],
+                "additionalProperties": false,
+            },
+        },
+        "required": ["note", "when", "place"],
+        "additionalProperties": false,
+        "$defs": {"id": {"enum": [7, null]}},
+    });
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+    for template in ALL {
+        let server = server(template);
+        let body = openai(json!("required"), json!({"tools": [tool]}));
+        let answer = server.post(CHAT, &body);
+        if [GEMMA, FUNCTION_GEMMA].contains(&template) {
+            // Its own notation, which has no patterns: refused, not ignored.
+            let error = answer.json()["error"].clone();
+            assert_eq!((answer.status, &error["param"]), (400, &json!("tools")), "{error}");
+            assert!(error["message"].as_str().unwrap().contains("in the schema of f"), "{error}");
+            continue;
+        }
+        assert_eq!(answer.status, 200, "{template}: {}", answer.body);
+        // White space in JSON is free, so the tiny model may take long.
+        let done = (0..8).find_map(|seed| {
+            let extra = json!({"tools": [tool], "seed": seed, "parallel_tool_calls": false, "temperature": 0.8});
+            let choice = server.post(CHAT, &openai(json!("required"), extra)).json()["choices"][0].clone();
+            (choice["finish_reason"] == "tool_calls").then_some(choice)
+        });
+        let calls = done.unwrap()["message"]["tool_calls"].clone();
+        let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(["a \"b\"", "c\nd"].contains(&arguments["note"].as_str().unwrap()), "{template}: {arguments}");
+        assert!(arguments["when"].as_str().unwrap().parse::<u16>().is_ok(), "{template}: {arguments}");
+        let place = &arguments["place"];
+        assert!(place["id"] == 7 || place["id"].is_null(), "{arguments}");
+        assert!((1..=2).contains(&place["tags"].as_array().unwrap().len()), "{arguments}");
+    }
+}
+
+#[test]
+fn optional_members_and_free_texts() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "b": {"type": "boolean"},
+            "s": {"type": "string", "description": "any text"},
+            "n": {"type": ["integer", "null"]},
+            "l": {"type": "array", "items": {"type": "object", "properties": {"k": {"const": 1}}, "additionalProperties": false}},
+        },
+        "additionalProperties": false,
+    });
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+    for template in ALL {
+        let server = server(template);
+        for seed in 0..6 {
+            let body = openai(json!("required"), json!({"tools": [tool], "seed": seed, "parallel_tool_calls": false}));
+            let answer = server.post(CHAT, &body);
+            assert_eq!(answer.status, 200, "{template}: {}", answer.body);
+            let choice = answer.json()["choices"][0].clone();
+            if choice["finish_reason"] == "length" {
+                continue;
+            }
+            let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+            let arguments: Value =
+                serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{template}: {e}: {arguments}"));
+            for (key, value) in arguments.as_object().unwrap() {
+                let fits = match key.as_str() {
+                    "b" => value.is_boolean(),
+                    "s" => value.is_string(),
+                    "n" => value.is_i64() || value.is_null(),
+                    "l" => value.as_array().unwrap().iter().all(|item| item == &json!({}) || item["k"] == 1),
+                    _ => false,
+                };
+                assert!(fits, "{template}: {arguments}");
+            }
+        }
+    }
+}
+
+#[test]
+fn replies_are_calls_or_fulfil_the_schema() {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": {"enum": ["yes", "no"]}}});
+    let (mut calls, mut answers) = (0, 0);
+    for template in ALL {
+        let server = server(template);
+        for seed in 0..8 {
+            let extra = json!({"response_format": format, "seed": seed, "parallel_tool_calls": false});
+            let choice = server.post(CHAT, &openai(json!("auto"), extra)).json()["choices"][0].clone();
+            match choice["message"]["tool_calls"].as_array() {
+                Some(list) => {
+                    calls += 1;
+                    check(&serde_json::from_str(list[0]["function"]["arguments"].as_str().unwrap()).unwrap());
+                }
+                None => {
+                    answers += 1;
+                    let text = choice["message"]["content"].as_str().unwrap();
+                    assert!(["\"yes\"", "\"no\""].contains(&text.trim()), "{template}: {choice}");
+                }
+            }
+        }
+        // A required call is no answer, and none is one.
+        let extra = json!({"response_format": format, "parallel_tool_calls": false});
+        let required = server.post(CHAT, &openai(json!("required"), extra.clone())).json();
+        assert_eq!(required["choices"][0]["finish_reason"], "tool_calls", "{required}");
+        let none = server.post(CHAT, &openai(json!("none"), extra)).json();
+        assert!(none["choices"][0]["message"]["tool_calls"].is_null(), "{none}");
+    }
+    // The tiny model chooses by chance.
+    assert!(calls > 0 && answers > 0, "{calls} calls, {answers} answers");
+}
+
+#[test]
+fn several_calls_are_parallel() {
+    for template in ALL {
+        let server = server(template);
+        let most = (0..8).map(|seed| {
+            let choice = server.post(CHAT, &openai(json!("required"), json!({"max_tokens": 900, "seed": seed}))).json()
+                ["choices"][0]
+                .clone();
+            let list = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            if choice["finish_reason"] == "tool_calls" {
+                for call in &list {
+                    check(&serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap());
+                }
+            }
+            list.len()
+        });
+        // A message of harmony has one.
+        assert_eq!(most.max().unwrap() > 1, template != HARMONY, "{template}");
     }
 }
 
@@ -149,7 +295,6 @@ fn faulty_tools_are_named() {
         (json!({"tool_choice": "any"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "none"}}}), "tool_choice"),
         (json!({"tools": null, "tool_choice": "required"}), "tool_choice"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].tool_call_id"),
         (
             json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}),
@@ -191,6 +336,44 @@ fn conversations_with_calls_are_written() {
     let pieces = server.post("/tokenize", &json!({"content": "Hello", "with_pieces": true})).json();
     let spelled: String = pieces["tokens"].as_array().unwrap().iter().filter_map(|t| t["piece"].as_str()).collect();
     assert_eq!(spelled.trim_start(), "Hello");
+}
+
+#[test]
+fn templates_get_what_they_expect() {
+    let call = |id: &str, name: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{\"a\":1}"}});
+    let body = json!({"messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call("1", "f"), call("2", "g")]},
+        {"role": "tool", "tool_call_id": "2", "content": "sun"},
+        {"role": "tool", "tool_call_id": "1", "content": "{\"t\": 2}"},
+    ]});
+    let cases = [
+        // Arguments as a text, as DeepSeek's templates append them.
+        (
+            "{% for c in messages[1].tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}",
+            "<{\"a\":1}><{\"a\":1}>",
+        ),
+        // Results within the message that called, as in Gemma's.
+        (
+            "{% for m in messages %}{{ m.role }}{% for r in m.tool_responses %} {{ r.name }}:{{ r.response }}{% endfor %}.{% endfor %}",
+            "user.assistant g:sun f:{'t': 2}.",
+        ),
+    ];
+    for (template, want) in cases {
+        let answer = server(template).post("/apply-template", &body);
+        let text = answer.json()["prompt"].as_str().unwrap_or_else(|| panic!("{}", answer.body)).replace('"', "'");
+        assert_eq!(text, want.replace('"', "'"));
+    }
+    // Tools that the template does not tell of are in the system's message.
+    for (template, form) in [(DEEPSEEK, "NAME<｜tool▁sep｜>"), (DEEPSEEK_R1, "function<｜tool▁sep｜>NAME\n```json")]
+    {
+        let mut body = openai(json!("auto"), json!({"messages": [{"role": "system", "content": "Be brief."}]}));
+        ["max_tokens", "temperature", "seed", "tool_choice"]
+            .iter()
+            .for_each(|key| drop(body.as_object_mut().unwrap().remove(*key)));
+        let text = server(template).post("/apply-template", &body).json()["prompt"].as_str().unwrap().to_string();
+        assert!(text.starts_with("Be brief.") && text.contains("### climate") && text.contains(form), "{text}");
+    }
 }
 
 fn anthropic(extra: Value) -> Value {
@@ -241,7 +424,7 @@ fn anthropic_messages() {
         (&whole["stop_reason"], &usage["output_tokens"])
     );
     // A call, whole and streamed, and its result.
-    let tools = json!({"tools": [{"name": "weather", "input_schema": weather()}], "tool_choice": {"type": "any"}});
+    let tools = json!({"tools": [{"name": "weather", "input_schema": weather()}], "tool_choice": {"type": "any", "disable_parallel_tool_use": true}});
     let called = server.post("/v1/messages", &anthropic(tools.clone())).json();
     assert_eq!(called["stop_reason"], "tool_use", "{called}");
     check(&called["content"][0]["input"]);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use hologram_llm::Speculation;
 
 use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN, Pool};
 
@@ -27,6 +28,27 @@ impl From<Log> for hologram_server::log::Level {
             Log::Info => hologram_server::log::Level::INFO,
             Log::Debug => hologram_server::log::Level::DEBUG,
         }
+    }
+}
+
+/// Options of an engine that guesses tokens.
+#[derive(Args)]
+pub struct SpeculationArgs {
+    /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
+    /// per step; the text is the same
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = speculation)]
+    pub speculate: Speculation,
+    /// Let this smaller model of the same vocabulary guess tokens too
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<PathBuf>,
+}
+
+fn speculation(text: &str) -> Result<Speculation, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Speculation::Auto),
+        ("off", _) | (_, Ok(0)) => Ok(Speculation::Off),
+        (_, Ok(n @ 1..=15)) => Ok(Speculation::Fixed(n)),
+        _ => Err("it must be auto, off, or a number up to 15".into()),
     }
 }
 
@@ -120,6 +142,8 @@ pub struct ServeArgs {
     /// Give a seeded request the same text alone and beside others, at some cost in speed
     #[arg(long)]
     pub deterministic: bool,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     /// Compute every prompt anew instead of reusing beginnings that were computed before
     #[arg(long)]
     pub no_prefix_cache: bool,

@@ -11,6 +11,7 @@ use hologram_llm::{Engine, EngineOptions, Event, Model, Request};
 use serde_json::json;
 
 use super::devices::workers;
+use super::shipped;
 use crate::args::{BenchArgs, usage};
 
 /// What a user saw of a request.
@@ -43,7 +44,9 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     options.max_sequences = users as usize;
     options.max_waiting = users as usize;
     options.max_waiting_tokens = usize::MAX;
-    let engine = Engine::new(model.clone(), options)?;
+    options.speculation = args.speculation.speculate;
+    let draft = shipped::draft(&args.speculation, model.executor())?;
+    let engine = Engine::with_draft(model.clone(), options, draft.as_ref())?;
     if engine.options().context < prompt + decode {
         bail!("the free memory holds a cache of {} tokens only", engine.options().context);
     }
@@ -83,6 +86,8 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
             "gap_ms": {"p50": gap_50, "p99": gap_99},
             "steps": steps,
             "host_us_per_step": host * 1e6,
+            "guessed_tokens": stats.guessed_tokens - before.guessed_tokens,
+            "accepted_tokens": stats.accepted_tokens - before.accepted_tokens,
             "preemptions": stats.preemptions - before.preemptions,
         });
         writeln!(out, "{line}")?;
@@ -94,6 +99,11 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     writeln!(out, "{generated:>10.2} tokens/s generated, {requests:.2} requests/s")?;
     writeln!(out, "{first_50:>10.2} ms to the first token (99 %: {first_99:.2} ms)")?;
     writeln!(out, "{gap_50:>10.2} ms between tokens (99 %: {gap_99:.2} ms)")?;
+    let (guessed, right) =
+        (stats.guessed_tokens - before.guessed_tokens, stats.accepted_tokens - before.accepted_tokens);
+    if guessed > 0 {
+        writeln!(out, "{right:>10} of {guessed} guessed tokens were right")?;
+    }
     writeln!(out, "{:>10.1} us a step outside of the model, {steps} steps", host * 1e6)?;
     Ok(())
 }

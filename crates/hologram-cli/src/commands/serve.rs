@@ -85,6 +85,8 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
     options.deterministic = args.deterministic;
     options.prefix_cache = !args.no_prefix_cache;
+    options.speculation = args.speculation.speculate;
+    let draft = shipped::draft(&args.speculation, &executor)?;
     let mut names = args.alias.clone();
     if names.is_empty() {
         names.push(match path {
@@ -104,7 +106,7 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
         }
     };
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
-    let mut served = Served::new(names, model, options, template)?;
+    let mut served = Served::with_draft(names, model, options, template, draft.as_ref())?;
     if let Some(Pool::None) = args.pooling {
         return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
     }

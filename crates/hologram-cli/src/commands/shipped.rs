@@ -9,7 +9,7 @@ use hologram_llm::{Model, ModelFiles};
 
 use super::models;
 use super::words::is_repository;
-use crate::args::usage;
+use crate::args::{SpeculationArgs, usage};
 use crate::progress::Progress;
 
 /// Aligns the embedded file like a mapped one.
@@ -28,6 +28,14 @@ const NAME: &str = "rust-docs-bitnet (shipped)";
 pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
     let mut progress = Progress::new("loading", "MB");
     Ok(Model::from_files_with(files, executor, &mut |done, of| progress.at(done / 1_000_000, of / 1_000_000))?)
+}
+
+/// The draft model, if one is given.
+///
+/// # Errors
+/// As [`open`] and [`load`].
+pub fn draft(args: &SpeculationArgs, executor: &Executor) -> anyhow::Result<Option<Model>> {
+    args.draft.as_deref().map(|path| load(open(Some(path))?, executor)).transpose()
 }
 
 /// A model's files: the given ones, or the built-in model.

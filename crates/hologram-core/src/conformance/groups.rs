@@ -29,6 +29,7 @@ struct GroupCase {
 #[derive(Clone, Debug)]
 enum Kind {
     Products(Products),
+    Route(Route),
     Experts(Experts),
     Cache(Cache),
 }
@@ -68,6 +69,14 @@ enum End {
     },
     /// No product: the converted left side is the output.
     Converted,
+}
+
+/// The greatest elements of rows and their probabilities, among all or among themselves.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    n: usize,
+    k: usize,
+    softmax_first: bool,
 }
 
 /// Products with the matrices of chosen experts, and the operation after them.
@@ -193,6 +202,19 @@ impl Products {
     }
 }
 
+impl Route {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        // Values far enough apart for a softmax to keep their order.
+        let values = (0..d.extents[0].1 * self.n).map(|i| ((i * 7919 + i / self.n * 31) % self.n) as f32 / 16.0);
+        let fill = Fill::Values(values.collect());
+        let x = d.leaf(CaseInput { format: DType::F32, shape: vec![TOKENS, self.n.into()], fill })?;
+        let x = if self.softmax_first { d.graph.softmax_rows(x)? } else { x };
+        let (values, ids) = d.graph.top_k(x, self.k)?;
+        let weights = if self.softmax_first { values } else { d.graph.softmax_rows(values)? };
+        Ok(vec![ids, weights])
+    }
+}
+
 impl Experts {
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
         let gated = matches!(self.end, End::Swiglu | End::Relu2);
@@ -272,6 +294,7 @@ impl GroupCase {
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Route(r) => self.tokens.1 * r.n,
             Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
@@ -284,6 +307,7 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
+            Kind::Route(_) => return "f32".into(),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
         };
@@ -309,6 +333,7 @@ impl GroupCase {
         };
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
+            Kind::Route(r) => r.build(&mut d)?,
             Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
         };
@@ -470,6 +495,13 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
+    }
+    for (n, k) in [(60, 4), (128, 8), (200, 32), (512, 10)] {
+        for softmax_first in [true, false] {
+            for tokens in [(1, 1), (20, 17)] {
+                cases.push(GroupCase { tokens, kind: Kind::Route(Route { n, k, softmax_first }) });
+            }
+        }
     }
     // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
     let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());

@@ -87,6 +87,8 @@ pub(crate) struct Compiled {
     pub native: usize,
     pub step_bytes: usize,
     pub arena_bytes: usize,
+    /// The sizes in bytes of the memories that hold outputs and nothing else.
+    pub own: Vec<usize>,
     /// The extents' names and maximum values.
     pub extents: Vec<(String, usize)>,
     pub inputs: Vec<InputSlot>,
@@ -106,6 +108,8 @@ pub(crate) enum Memory {
     Tensor(NodeId),
     Step,
     Arena,
+    /// A memory that holds outputs and nothing else: an index of [`Compiled::own`].
+    Own(usize),
 }
 
 impl Compiled {
@@ -133,6 +137,18 @@ impl Compiled {
         let launches = self.launches.iter().map(launch).collect::<Result<Vec<_>>>()?;
         Ok(executor.backend().record(&launches)?)
     }
+}
+
+/// How the values of a graph share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Values that are not alive together share the arena; outputs live to the end.
+    Arena,
+    /// As [`Sharing::Arena`], but outputs lie in memory of their own.
+    OwnOutputs,
+    #[cfg(feature = "conformance")]
+    /// No values share memory.
+    Apart,
 }
 
 /// Options of [`Graph::compile_with`].
@@ -170,14 +186,14 @@ impl Graph {
     /// # Errors
     /// As [`Graph::compile`].
     pub fn compile_with(&self, executor: &Executor, bounds: &[(&str, usize)], options: CompileOptions) -> Result<Plan> {
-        self.compile_in(executor, bounds, options, false)
+        self.compile_in(executor, bounds, options, Sharing::Arena)
     }
 
     #[cfg(feature = "conformance")]
     /// As [`Graph::compile_with`], with separate memory for every value, so that a test detects a write beyond a
     /// value's extents.
     pub(crate) fn compile_apart(&self, executor: &Executor, options: CompileOptions) -> Result<Plan> {
-        self.compile_in(executor, &[], options, true)
+        self.compile_in(executor, &[], options, Sharing::Apart)
     }
 
     fn compile_in(
@@ -185,9 +201,9 @@ impl Graph {
         executor: &Executor,
         bounds: &[(&str, usize)],
         options: CompileOptions,
-        apart: bool,
+        sharing: Sharing,
     ) -> Result<Plan> {
-        let compiled = self.prepare(executor, bounds, options, apart)?;
+        let compiled = self.prepare(executor, bounds, options, sharing)?;
         let backend = executor.backend();
         let step = backend.allocate_buffer(compiled.step_bytes)?;
         let arena = backend.allocate_buffer(compiled.arena_bytes)?;
@@ -195,6 +211,7 @@ impl Graph {
             Memory::Step => Some((&step, 0)),
             Memory::Arena => Some((&arena, 0)),
             Memory::Tensor(id) => self.tensor(id).map(|t| (&t.buffer, t.offset)),
+            Memory::Own(_) => None,
         })?;
         Ok(Plan::new(executor.clone(), list, compiled, step, arena))
     }
@@ -205,7 +222,7 @@ impl Graph {
         executor: &Executor,
         bounds: &[(&str, usize)],
         options: CompileOptions,
-        apart: bool,
+        sharing: Sharing,
     ) -> Result<Compiled> {
         for (i, e) in self.extents.iter().enumerate() {
             if self.extents[..i].iter().any(|other| other.name == e.name) {
@@ -239,7 +256,16 @@ impl Graph {
         let units = units(&steps, &groups);
 
         let (inputs, step_bytes) = self.lay_out_step(&bounds);
-        let (offsets, arena_bytes) = self.plan_memory(&bounds, &units, apart);
+        let mut own: Vec<NodeId> = Vec::new();
+        if sharing == Sharing::OwnOutputs {
+            for (_, id) in &self.outputs {
+                let storage = self.storage(*id);
+                if !own.contains(&storage) {
+                    own.push(storage);
+                }
+            }
+        }
+        let (offsets, arena_bytes) = self.plan_memory(&bounds, &units, sharing, &own);
 
         // Versions of a state are bound to the state's tensor.
         let mut states: Vec<Option<NodeId>> = Vec::new();
@@ -268,7 +294,10 @@ impl Graph {
                 Source::Input { name } => {
                     (Memory::Step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset))
                 }
-                Source::Op { .. } | Source::View(_) => (Memory::Arena, offsets[storage.0 as usize]),
+                Source::Op { .. } | Source::View(_) => match own.iter().position(|id| *id == storage) {
+                    Some(number) => (Memory::Own(number), 0),
+                    None => (Memory::Arena, offsets[storage.0 as usize]),
+                },
             };
             let spec = bounds.spec(id);
             let views = spec.format.views(spec.max_rows(), spec.row_len());
@@ -314,18 +343,25 @@ impl Graph {
             }
             launches.push((pipeline, LaunchConfig { grid }, slots));
         }
+        let in_arena = |slot: &Slot| matches!(slot.memory, Memory::Arena);
+        let needs_arena = sharing != Sharing::OwnOutputs || launches.iter().any(|(_, _, s)| s.iter().any(in_arena));
         let output = |(name, id): &(String, NodeId)| {
             let Place::Dense(start) = self.place(*id) else {
                 return Err(CoreError::Graph(format!("output {name} is a view")));
             };
-            let offset = offsets[self.storage(*id).0 as usize] + start;
-            Ok(OutputSlot { name: name.clone(), offset, spec: bounds.spec(*id) })
+            let storage = self.storage(*id);
+            let memory = own.iter().position(|id| *id == storage);
+            let offset = if memory.is_some() { start } else { offsets[storage.0 as usize] + start };
+            let spec = bounds.spec(*id);
+            let shape = spec.shape.iter().map(|e| e.max()).collect();
+            Ok(OutputSlot { name: name.clone(), memory, offset, spec, shape })
         };
         Ok(Compiled {
             launches,
             native,
             step_bytes,
-            arena_bytes: arena_bytes.max(STEP_ALIGN),
+            arena_bytes: if needs_arena { arena_bytes.max(STEP_ALIGN) } else { 0 },
+            own: own.iter().map(|id| bounds.spec(*id).max_bytes().max(STEP_ALIGN)).collect(),
             extents: self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect(),
             outputs: self.outputs.iter().map(output).collect::<Result<_>>()?,
             inputs,
@@ -421,13 +457,20 @@ impl Graph {
     }
 
     /// Offsets in the arena, by node, of the values that launches write, and the arena's size. A value that only a
-    /// group uses has no offset. Values share memory unless `apart` is set.
-    fn plan_memory(&self, bounds: &Bounds<'_>, units: &[Unit<'_>], apart: bool) -> (Vec<usize>, usize) {
+    /// group uses has no offset, and neither has one with memory of its own.
+    fn plan_memory(
+        &self,
+        bounds: &Bounds<'_>,
+        units: &[Unit<'_>],
+        sharing: Sharing,
+        own: &[NodeId],
+    ) -> (Vec<usize>, usize) {
+        let shared = matches!(sharing, Sharing::Arena | Sharing::OwnOutputs);
         let mut lifetimes: Vec<(NodeId, Lifetime)> = Vec::new();
         for (now, unit) in units.iter().enumerate() {
             for written in unit.writes() {
-                if self.nodes[written.0 as usize].state.is_none() {
-                    let last = if apart || self.is_output(*written) { units.len() } else { now };
+                if self.nodes[written.0 as usize].state.is_none() && !own.contains(written) {
+                    let last = if !shared || self.is_output(*written) { units.len() } else { now };
                     let bytes = bounds.spec(*written).max_bytes();
                     lifetimes.push((*written, Lifetime { bytes, first: now, last }));
                 }

@@ -77,6 +77,7 @@ impl Graph {
     /// - `rms_norm [quantize | cast]` alone;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
     ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
+    /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax last;
     /// - two products with experts' matrices and their gate, or one, the sum of its results and an addition to it;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
@@ -104,6 +105,17 @@ impl Graph {
             let is_merge = |i: usize| matches!(op(i), Some(Operation::SortMerge { .. }));
             let merges = (1..steps.len()).take_while(|i| is_merge(*i) && reads(*i, i - 1)).count();
             return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
+        }
+        let is = |i: usize, wanted: fn(&Operation) -> bool| op(i).is_some_and(|op| wanted(&op));
+        let (top_k, take, softmax): (fn(&Operation) -> bool, fn(&Operation) -> bool, fn(&Operation) -> bool) = (
+            |op| matches!(op, Operation::TopK { .. }),
+            |op| matches!(op, Operation::Take { .. }),
+            |op| matches!(op, Operation::Softmax { .. }),
+        );
+        if is(0, top_k) && is(1, take) && is(2, softmax) && reads(1, 0) && reads(2, 1)
+            || is(0, softmax) && is(1, top_k) && is(2, take) && reads(1, 0) && reads(2, 1)
+        {
+            return Pattern { prologue: 0, bodies: vec![3] };
         }
         if matches!(op(0), Some(Operation::ExpertMatmul { .. })) {
             let gate = op(1) == op(0)

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use compile::CompileOptions;
-pub(crate) use compile::{Compiled, Memory};
+pub(crate) use compile::{Compiled, Memory, Sharing};
+pub(crate) use plan::OutputSlot;
 pub use plan::{Event, Plan};
 pub(crate) use view::VIEW_ALIGN;
 
@@ -257,12 +258,23 @@ impl Graph {
         if !self.has(value) {
             return Err(CoreError::Graph(format!("output {name} is a value of another graph")));
         }
-        if !matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. }) {
+        if !self.is_computed(value) {
             return Err(CoreError::Graph(format!("output {name} must be the result of an operation and not a state")));
         }
         let value = self.contiguous(value)?;
         self.outputs.push((name.into(), value));
         Ok(())
+    }
+
+    /// Whether a value is the result of an operation, or a view of one, and not a state.
+    pub(crate) fn is_computed(&self, value: NodeId) -> bool {
+        self.has(value)
+            && matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. })
+    }
+
+    /// Whether the host writes something before a run.
+    pub(crate) fn has_inputs(&self) -> bool {
+        !self.extents.is_empty() || self.nodes.iter().any(|node| matches!(node.source, Source::Input { .. }))
     }
 
     /// The tensor of a node, if it has one.

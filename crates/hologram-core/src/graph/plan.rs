@@ -60,11 +60,15 @@ pub(crate) struct InputSlot {
     pub spec: TensorSpec,
 }
 
-/// Where an output lies in the arena.
+/// Where an output lies: in the arena, or in a result's own memory.
 pub(crate) struct OutputSlot {
     pub name: String,
+    /// The memory of its own, by its number in [`Compiled::own`]; `None` in the arena.
+    pub memory: Option<usize>,
     pub offset: usize,
     pub spec: TensorSpec,
+    /// Maximum sizes.
+    pub shape: Vec<usize>,
 }
 
 impl Plan {

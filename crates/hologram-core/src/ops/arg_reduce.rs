@@ -29,7 +29,7 @@ impl Graph {
     ///
     /// - Of equal elements (−0 equals +0) the lowest index counts.
     /// - NaN is greater than +∞, as in [`Graph::sort`] and [`Graph::top_k`], so the first NaN is found if there is
-    ///   one; [`Graph::reduce_max`] ignores NaN.
+    ///   one.
     /// - A line without elements (a run-time extent of 0) gives `u32::MAX`.
     ///
     /// # Errors

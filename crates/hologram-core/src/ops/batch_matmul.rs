@@ -76,7 +76,10 @@ impl Graph {
 /// Emits the activation of a value.
 fn activate(activation: Activation, b: &mut Builder, x: Value) -> Value {
     match activation {
-        Activation::Relu => b.max(x, number(x.ty, 0.0)),
+        Activation::Relu => {
+            let negative = b.le(x, number(x.ty, 0.0));
+            b.select(negative, number(x.ty, 0.0), x)
+        }
         Activation::Gelu => {
             let scaled = b.mul(x, number(x.ty, std::f64::consts::FRAC_1_SQRT_2));
             let erf = b.erf(scaled);
@@ -96,7 +99,7 @@ fn activate(activation: Activation, b: &mut Builder, x: Value) -> Value {
 /// The value in `f64` and its bound, for an operand that is off by at most `bound`, computed with roundings of `eps`.
 fn activated(activation: Activation, x: f64, bound: f64, eps: f64) -> (f64, f64) {
     let y = match activation {
-        Activation::Relu => return (x.max(0.0), bound),
+        Activation::Relu => return (if x <= 0.0 { 0.0 } else { x }, bound),
         Activation::Gelu => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
         Activation::Silu => x / (1.0 + (-x).exp()),
     };

@@ -24,7 +24,7 @@ struct Reduce {
 
 impl Graph {
     /// Reduces `x` along dimension `dim`, which the result does not have. The result has the type of `x`: any plain
-    /// numbers for which the reduction is defined. The dimension may be a run-time extent, which may be 0.
+    /// numbers for which the reduction is defined. A NaN makes every result NaN, the greatest and the least too. The dimension may be a run-time extent, which may be 0.
     ///
     /// # Errors
     /// When `x` has no such dimension or has a type without this reduction; for the greatest or least element also when
@@ -82,21 +82,34 @@ impl Graph {
 }
 
 impl Reduce {
-    fn opcode(&self) -> Opcode {
-        match self.reduction {
+    /// Whether the result is one of the elements.
+    fn picks(&self) -> bool {
+        matches!(self.reduction, Reduction::Max | Reduction::Min)
+    }
+
+    /// Combines the results of two parts of a line. NaN is greater than any number, and less than any.
+    fn join(&self, b: &mut Builder, x: Value, y: Value) -> [Value; 1] {
+        let op = match self.reduction {
             Reduction::Sum | Reduction::Mean => Opcode::Add,
             Reduction::Prod => Opcode::Mul,
             Reduction::Max => Opcode::Max,
             Reduction::Min => Opcode::Min,
+        };
+        if !self.picks() || !x.ty.is_float() {
+            return [b.inst(op, x.ty, &[x, y])];
         }
+        let beyond = if op == Opcode::Max { b.gt(y, x) } else { b.lt(y, x) };
+        let nan = b.ne(y, y);
+        let wins = b.or(beyond, nan);
+        [b.select(wins, y, x)]
     }
 
-    /// The reduction of no elements, in a type that elements are computed in.
+    /// The value that every element replaces, in a type that elements are computed in. A line of floats without
+    /// elements has NaN as its greatest and least.
     fn identity(&self, ty: Type) -> Value {
         match (self.reduction, ty) {
             (Reduction::Sum | Reduction::Mean, _) => number(ty, 0.0),
             (Reduction::Prod, _) => number(ty, 1.0),
-            (Reduction::Max | Reduction::Min, ty) if ty.is_float() => number(ty, f64::NAN),
             // The conversion to an integer clamps.
             (Reduction::Max, ty) => number(ty, f64::NEG_INFINITY),
             (Reduction::Min, ty) => number(ty, f64::INFINITY),
@@ -138,15 +151,19 @@ impl Op for Reduce {
         let tile = Tile::new(&mut k, &spec.inputs[0], self.dim);
         let (x, out) = (k.inputs[0].clone(), k.output.clone());
         let b = &mut k.b;
-        let op = self.opcode();
         b.if_(tile.active, |b| {
             let total = b.var(self.identity(ty));
             tile.each(b, |b, i| {
                 let at = tile.at(b, i);
                 let v = x.load_as(b, ty, at);
-                b.assign_op(total, op, &[total, v]);
+                let [v] = self.join(b, total, v);
+                b.assign(total, v);
             });
-            let mut total = tile.reduce(b, partial, op, total);
+            let [mut total] = tile.combine(b, [partial], [total], |b, [x], [y]| self.join(b, x, y));
+            if self.picks() && ty.is_float() {
+                let none = b.eq(tile.n, 0u32);
+                total = b.select(none, number(ty, f64::NAN), total);
+            }
             if self.reduction == Reduction::Mean {
                 let n = b.cvt(ty, tile.n);
                 total = b.div(total, n);
@@ -177,8 +194,11 @@ impl Op for Reduce {
                     let product: f64 = values().product();
                     (product, product.abs() * n * eps + n * f64::from(f32::MIN_POSITIVE))
                 }
-                Reduction::Max => (values().fold(f64::NAN, f64::max), 0.0),
-                Reduction::Min => (values().fold(f64::NAN, f64::min), 0.0),
+                Reduction::Max | Reduction::Min => {
+                    let fold = if self.reduction == Reduction::Max { f64::max } else { f64::min };
+                    let nan = values().any(f64::is_nan);
+                    (if nan { f64::NAN } else { values().fold(f64::NAN, fold) }, 0.0)
+                }
             };
             let exact = !float || matches!(self.reduction, Reduction::Max | Reduction::Min);
             out.push(value, if exact { 0.0 } else { stored(x.format, value, bound) });

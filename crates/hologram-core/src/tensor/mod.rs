@@ -3,11 +3,14 @@
 mod along;
 mod dims;
 mod files;
+mod index;
 mod make;
 mod nested;
 mod ops;
+mod pointer;
 mod print;
 mod reductions;
+mod search;
 mod view;
 
 pub use along::TensorAttention;
@@ -15,6 +18,7 @@ pub use dims::{Axis, Dims};
 pub(crate) use make::plain;
 pub use nested::Nested;
 pub use ops::Operand;
+pub use search::Unique;
 
 use std::fmt;
 use std::ops::Range;

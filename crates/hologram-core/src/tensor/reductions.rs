@@ -1,5 +1,8 @@
 //! Sums, means and other reductions of tensors along any of their dimensions.
 
+use hologram_backends::DType;
+use hologram_isa::Type;
+
 use super::{Axis, Dims, Tensor};
 use crate::error::Result;
 use crate::ops::Reduction;
@@ -29,17 +32,26 @@ macro_rules! reductions {
                 /// # Errors
                 #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
                 pub fn $all(&self) -> Result<Tensor> {
-                    self.reduce_all(Reduction::$reduction)
+                    self.reduced(Reduction::$reduction, &(..), false)
                 }
             )*
         }
     };
 }
 
+/// The type of sums and products of integers of fewer than 32 bits.
+fn widened(format: DType) -> Option<Type> {
+    match format {
+        DType::Plain(Type::I8 | Type::I16 | Type::Bool) => Some(Type::I64),
+        DType::Plain(Type::U8 | Type::U16) => Some(Type::U64),
+        _ => None,
+    }
+}
+
 reductions! {
-    sum sum_keepdim sum_all Sum "The sum";
+    sum sum_keepdim sum_all Sum "The sum (of 8 and 16 bits and of `bool` in 64 bits)";
     mean mean_keepdim mean_all Mean "The mean";
-    prod prod_keepdim prod_all Prod "The product";
+    prod prod_keepdim prod_all Prod "The product (of 8 and 16 bits and of `bool` in 64 bits)";
     max max_keepdim max_all Max "The greatest element";
     min min_keepdim min_all Min "The least element";
 }
@@ -54,7 +66,18 @@ impl Tensor {
         self.reduce_one(reduction, dim)
     }
 
-    fn reduced(&self, reduction: Reduction, dims: &dyn Dims, keep: bool) -> Result<Tensor> {
+    /// The sum, mean, product, greatest or least element along dimensions, which have size 1 in the result with `keep`.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn reduce_over(&self, reduction: Reduction, dims: impl Dims, keep: bool) -> Result<Tensor> {
+        self.reduced(reduction, &dims, keep)
+    }
+
+    pub(super) fn reduced(&self, reduction: Reduction, dims: &dyn Dims, keep: bool) -> Result<Tensor> {
+        if let (Reduction::Sum | Reduction::Prod, Some(wide)) = (reduction, widened(self.format)) {
+            return self.cast(wide)?.reduced(reduction, dims, keep);
+        }
         let rank = self.shape.len();
         let dims = dims.dims(rank).map_err(|e| self.refuse("reduce", e))?;
         let done = match dims.as_slice() {

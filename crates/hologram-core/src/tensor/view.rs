@@ -139,7 +139,7 @@ impl Tensor {
         }
     }
 
-    fn view(&self, shape: Vec<usize>, layout: Layout) -> Tensor {
+    pub(super) fn view(&self, shape: Vec<usize>, layout: Layout) -> Tensor {
         // An empty view keeps the start of the tensor.
         let start = if shape.contains(&0) { 0 } else { layout.offset * self.format.block_bytes() };
         let offset = self.offset + start;

@@ -156,8 +156,8 @@ macro_rules! operations {
 }
 
 operations! {
-    // As Atlas's max: NaN loses, the sign of zero is cleared.
-    relu, relu_with: |x| if x > 0.0 { x } else { 0.0 };
+    // Keeps NaN and clears the sign of zero.
+    relu, relu_with: |x| if x <= 0.0 { 0.0 } else { x };
     neg, neg_with: |x| -x;
     abs, abs_with: |x| x.abs();
     add, add_with: |a, b| a + b;

@@ -130,10 +130,14 @@ impl Reduce {
         }
     }
 
-    /// Whether one of two values is a NaN and the later one wins: for `arg_max` a NaN is the greatest, otherwise it
-    /// loses.
+    /// Whether a NaN is better than any number: a line with one has it as its greatest and as its least.
+    fn nan_wins(&self) -> bool {
+        self.reduction != Reduction::ArgMin
+    }
+
+    /// Whether one of two values is a NaN and the later one wins.
     fn over_nan(&self, earlier: f32, later: f32) -> bool {
-        let (worse, better) = if self.reduction == Reduction::ArgMax { (later, earlier) } else { (earlier, later) };
+        let (worse, better) = if self.nan_wins() { (later, earlier) } else { (earlier, later) };
         worse.is_nan() && !better.is_nan()
     }
 
@@ -158,14 +162,17 @@ impl Reduce {
         if self.sums() {
             return Part { value: sum(self.isa, x), index: NONE };
         }
-        // A NaN is the greatest. Few rows have one, which `finite` tells without comparing each element.
-        let asked = self.reduction == Reduction::ArgMax && !finite(self.isa, x);
-        if let Some(at) = x.iter().take(if asked { x.len() } else { 0 }).position(|x| x.wide().is_nan()) {
+        let (value, block, finite) = greatest(self.isa, x, self.sign());
+        // Few rows have a NaN, so each element is compared only if one of them is no finite number.
+        let searched = if self.nan_wins() && !finite { x } else { &[] };
+        if let Some(at) = searched.iter().position(|x| x.wide().is_nan()) {
             return Part { value: f32::NAN, index: (first + at) as u32 };
         }
-        let (value, block) = greatest(self.isa, x, self.sign());
         if x.is_empty() {
             return self.nothing();
+        }
+        if matches!(self.reduction, Reduction::Max | Reduction::Min) {
+            return Part { value, index: first as u32 };
         }
         let signed = |x: &E| x.wide() * self.sign();
         // If nothing is above −∞, there may be −∞, or only NaN.
@@ -262,9 +269,10 @@ impl Reduce {
         values: &mut [f32],
         indices: &mut [u32],
     ) {
-        values.fill(self.nothing().value);
-        indices.fill(NONE);
         let of_index = matches!(self.reduction, Reduction::ArgMax | Reduction::ArgMin);
+        let compares = !self.sums() && !of_index && !depth.is_empty();
+        values.fill(if compares { f32::NEG_INFINITY } else { self.nothing().value });
+        indices.fill(NONE);
         let mut few = [0f32; WIDTH];
         let few = &mut few[..values.len()];
         for start in depth.clone().step_by(TOGETHER) {
@@ -341,27 +349,6 @@ fn sum_with<S: Simd, E: Element>(s: S, x: &[E]) -> f32 {
     s.sum(s.add(low, high)) + x[whole..].iter().map(|x| x.wide()).sum::<f32>()
 }
 
-simd_entry! {
-    /// Whether no element is a NaN or infinite.
-    fn finite<E: Element>(x: &[E]) -> bool = finite_with
-}
-
-#[inline(always)]
-fn finite_with<S: Simd, E: Element>(s: S, x: &[E]) -> bool {
-    // Any number times 0 is 0, except NaN and infinity.
-    let (zero, step) = (s.splat(0.0), 4 * S::LANES);
-    let (mut sums, whole) = ([zero; 4], x.len() / step * step);
-    for at in (0..whole).step_by(step) {
-        ask_ahead(x, at, step);
-        for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the vector lies in the slice.
-            *sum = s.fma(unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) }, zero, *sum);
-        }
-    }
-    let [a, b, c, d] = sums;
-    s.sum(s.add(s.add(a, b), s.add(c, d))) + x[whole..].iter().map(|x| x.wide() * 0.0).sum::<f32>() == 0.0
-}
-
 /// Prefetches the memory [`AHEAD`] bytes behind the block of `len` elements at `at`.
 #[inline(always)]
 fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
@@ -370,33 +357,39 @@ fn ask_ahead<E>(x: &[E], at: usize, len: usize) {
 }
 
 simd_entry! {
-    /// The greatest element, each times `sign`, and the start of the first block that has it; −∞ if all are NaN.
-    fn greatest<E: Element>(x: &[E], sign: f32) -> (f32, usize) = greatest_with
+    /// The greatest element, each times `sign`, and the start of the first block that has it; −∞ if all are NaN. And
+    /// whether no element is NaN or infinite.
+    fn greatest<E: Element>(x: &[E], sign: f32) -> (f32, usize, bool) = greatest_with
 }
 
 #[inline(always)]
-fn greatest_with<S: Simd, E: Element>(s: S, x: &[E], sign: f32) -> (f32, usize) {
-    let (mut best, mut place, signs) = (f32::NEG_INFINITY, 0, s.splat(sign));
+fn greatest_with<S: Simd, E: Element>(s: S, x: &[E], sign: f32) -> (f32, usize, bool) {
+    let (mut best, mut place, signs, zero) = (f32::NEG_INFINITY, 0, s.splat(sign), s.splat(0.0));
+    // Any number times 0 is 0, except NaN and infinity.
+    let (mut sums, mut rest) = ([zero; 4], 0.0f32);
     for (index, block) in x.chunks(BLOCK).enumerate() {
         let (mut peaks, step) = ([s.splat(f32::NEG_INFINITY); 4], 4 * S::LANES);
         let whole = block.len() / step * step;
         for at in (0..whole).step_by(step) {
             ask_ahead(block, at, step);
-            for (i, peak) in peaks.iter_mut().enumerate() {
+            for (i, (peak, sum)) in peaks.iter_mut().zip(&mut sums).enumerate() {
                 // SAFETY: the vector lies in the block.
                 let v = unsafe { E::load(s, block.as_ptr().add(at + i * S::LANES)) };
                 // `max` returns the second operand if one is NaN.
                 *peak = s.max(s.mul(v, signs), *peak);
+                *sum = s.fma(v, zero, *sum);
             }
         }
         let [a, b, c, d] = peaks;
         let peak = s.peak(s.max(s.max(a, b), s.max(c, d)));
         let peak = block[whole..].iter().fold(peak, |peak, x| peak.max(x.wide() * sign));
+        rest += block[whole..].iter().map(|x| x.wide() * 0.0).sum::<f32>();
         if peak > best {
             (best, place) = (peak, index * BLOCK);
         }
     }
-    (best, place)
+    let [a, b, c, d] = sums;
+    (best, place, s.sum(s.add(s.add(a, b), s.add(c, d))) + rest == 0.0)
 }
 
 simd_entry! {
@@ -418,7 +411,7 @@ pub(super) fn add_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32]) {
 }
 
 simd_entry! {
-    /// Keeps the greater of each element, times `sign`, and the value in `to`; a NaN loses.
+    /// Keeps the greater of each element, times `sign`, and the value in `to`, or a NaN.
     fn greatest_row<E: Element>(x: &[E], sign: f32, to: &mut [f32]) = greatest_row_with
 }
 
@@ -426,7 +419,7 @@ simd_entry! {
 fn greatest_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, to: &mut [f32]) {
     for (to, x) in to.iter_mut().zip(x) {
         let x = x.wide() * sign;
-        *to = if x > *to || to.is_nan() { x } else { *to };
+        *to = if (x > *to) | x.is_nan() { x } else { *to };
     }
 }
 
@@ -452,6 +445,33 @@ mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::{Extent, TensorSpec};
+
+    #[test]
+    fn a_nan_is_the_greatest_and_the_least() {
+        use hologram_device::Reduction as R;
+        // Shape [outer, n, inner], and the place of a NaN.
+        for (shape, at) in
+            [([3, 700, 1], 700 + 699), ([2, 3 * PART, 1], 2 * PART + 5), ([2, 900, 3], 2700 + 3), ([40, 3, 9], 13)]
+        {
+            let [outer, n, inner] = shape;
+            let mut values = Random(7).floats(outer * n * inner);
+            values[at] = f32::NAN;
+            let line = at / (n * inner) * inner + at % inner;
+            let x = TensorSpec { format: DType::F32, shape: shape.map(Extent::Fixed).to_vec() };
+            let output = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(outer), Extent::Fixed(inner)] };
+            for (reduction, features) in
+                [R::Max, R::Min].into_iter().flat_map(|r| feature_sets().into_iter().map(move |f| (r, f)))
+            {
+                let op = Operation::Reduce { reduction, axis: 1 };
+                let spec = KernelSpec { op, inputs: vec![x.clone()], output: output.clone(), in_place: None };
+                let mut memory = [Memory::of(&values), Memory::filled(outer * inner * 4, 0)];
+                launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
+                for (i, y) in memory[1].elements::<f32>().iter().enumerate() {
+                    assert_eq!(y.is_nan(), i == line, "{reduction:?} {features:?} of {shape:?}, line {i}: {y}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_first_nan_is_the_greatest() {

@@ -54,7 +54,7 @@ pub enum Argument<M = RawSlice> {
 
 /// The range of a buffer that a launch uses.
 pub struct Wanted<'a> {
-    /// The current operation, for errors.
+    /// The current operation, for errors; [`resolve_with`] replaces it.
     pub operation: &'a str,
     pub buffer: &'a Buffer,
     pub offset: usize,
@@ -167,24 +167,33 @@ pub fn resolve_with<M>(
     // Of the distinct arguments: index, address range, and whether it is written.
     let mut distinct: Vec<(usize, Range<usize>, bool)> = Vec::new();
     for (index, (rule, binding)) in rules.iter().zip(bindings).enumerate() {
-        let what = format!("argument {index} ({})", rule.name);
+        // Only errors need these texts, which would take longer than the rest of a small launch.
+        let what = || format!("argument {index} ({})", rule.name);
         let argument = match (rule.kind, binding) {
             (
                 RuleKind::Buffer { element, write, min_bytes, distinct: alone, .. },
                 Binding::Buffer { buffer, range },
             ) => {
                 let Some(bytes) = range.end.checked_sub(range.start) else {
-                    return Err(invalid(format!("{what}: the range {range:?} ends before it starts")));
+                    return Err(invalid(format!("{}: the range {range:?} ends before it starts", what())));
                 };
-                let operation = format!("recording kernel {kernel}, {what}");
-                let (slice, address) =
-                    find(&Wanted { operation: &operation, buffer, offset: range.start, bytes, write })?;
+                let found = find(&Wanted { operation: kernel, buffer, offset: range.start, bytes, write });
+                let (slice, address) = found.map_err(|error| match error {
+                    BackendError::InvalidArgument { device, reason, .. } => {
+                        let operation = format!("recording kernel {kernel}, {}", what());
+                        BackendError::InvalidArgument { device, operation, reason }
+                    }
+                    error => error,
+                })?;
                 let size = element.size();
                 if address % size != 0 || bytes % size != 0 {
-                    return Err(invalid(format!("{what}: bytes {range:?} are not whole, aligned {element} elements")));
+                    return Err(invalid(format!(
+                        "{}: bytes {range:?} are not whole, aligned {element} elements",
+                        what()
+                    )));
                 }
                 if bytes < min_bytes {
-                    return Err(invalid(format!("{what}: {bytes} bytes are bound, the kernel needs {min_bytes}")));
+                    return Err(invalid(format!("{}: {bytes} bytes are bound, the kernel needs {min_bytes}", what())));
                 }
                 if alone && bytes > 0 {
                     let here = address..address + bytes;
@@ -194,8 +203,9 @@ pub fn resolve_with<M>(
                     if let Some((other, _, written)) = distinct.iter().find(meets) {
                         let (other_name, written) = (&rules[*other].name, if *written { "that" } else { "this" });
                         return Err(invalid(format!(
-                            "{what} overlaps argument {other} ({other_name}), and the kernel writes {written} one; bind \
-                             memory of its own"
+                            "{} overlaps argument {other} ({other_name}), and the kernel writes {written} one; bind \
+                             memory of its own",
+                            what()
                         )));
                     }
                     distinct.push((index, here, write));
@@ -204,15 +214,15 @@ pub fn resolve_with<M>(
             }
             (RuleKind::Scalar(ty), Binding::Scalar(word)) => {
                 if !ty.is_word(*word) {
-                    return Err(invalid(format!("{what}: {word:#x} is not the register word of a {ty}")));
+                    return Err(invalid(format!("{}: {word:#x} is not the register word of a {ty}", what())));
                 }
                 Argument::Scalar(*word)
             }
             (RuleKind::Buffer { .. }, Binding::Scalar(_)) => {
-                return Err(invalid(format!("{what}: it is a buffer, a scalar is bound")));
+                return Err(invalid(format!("{}: it is a buffer, a scalar is bound", what())));
             }
             (RuleKind::Scalar(_), Binding::Buffer { .. }) => {
-                return Err(invalid(format!("{what}: it is a scalar, a buffer is bound")));
+                return Err(invalid(format!("{}: it is a scalar, a buffer is bound", what())));
             }
         };
         arguments.push(argument);

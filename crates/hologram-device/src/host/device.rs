@@ -7,7 +7,7 @@ use super::pipelines::Pipelines;
 use super::queue::Counters;
 use crate::error::{BackendError, Result};
 use crate::info::DeviceInfo;
-use crate::memory::{Buffer, ForeignMemory, Pool, check_apart};
+use crate::memory::{Buffer, ForeignMemory, ForeignPointer, Pool, check_apart};
 use crate::policy::Policy;
 
 /// Memory, pipelines, counters and queue of a device.
@@ -96,6 +96,14 @@ impl<Q> HostDevice<Q> {
     /// None: the signature is the trait's.
     pub fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
         Ok(Buffer::new(self.allocator.wrap(&memory)))
+    }
+
+    /// As [`Backend::wrap_pointer`](crate::Backend::wrap_pointer).
+    ///
+    /// # Errors
+    /// None: the signature is the trait's.
+    pub fn wrap_pointer(&self, memory: ForeignPointer) -> Result<Buffer> {
+        Ok(Buffer::new(self.allocator.wrap_pointer(&memory)))
     }
 
     /// As [`Backend::copy_to_buffer`](crate::Backend::copy_to_buffer).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::allocator::{Allocated, CachingAllocator, Source, size_class};
 use crate::error::{BackendError, Result};
 use crate::info::BackendType;
-use crate::memory::{Buffer, DeviceMemory, ForeignMemory, check_range};
+use crate::memory::{Buffer, DeviceMemory, ForeignMemory, ForeignPointer, check_range};
 
 /// The memory of one argument: the bytes of one view, whose range and alignment were checked when the launch was
 /// recorded.
@@ -134,12 +134,14 @@ impl Allocator {
                 bytes: 0,
                 device: self.device(),
                 owner: Owner::Nothing,
+                first: 0,
                 allocator: self.clone(),
             });
         }
         let block = self.take(bytes)?;
         let data = block.block().map_or(NOWHERE, |block| block.data);
-        Ok(HostMemory { data, bytes, device: self.device(), owner: Owner::Allocator(block), allocator: self.clone() })
+        let (device, owner) = (self.device(), Owner::Allocator(block));
+        Ok(HostMemory { data, bytes, device, owner, first: 0, allocator: self.clone() })
     }
 
     /// Foreign memory as a buffer that kernels may only read.
@@ -149,7 +151,22 @@ impl Allocator {
             data: if bytes.is_empty() { NOWHERE } else { bytes.as_ptr().cast_mut() },
             bytes: bytes.len(),
             device: self.device(),
-            owner: Owner::Foreign(memory.owner().clone()),
+            owner: Owner::Foreign { writable: false, _owner: memory.owner().clone() },
+            first: 0,
+            allocator: self.clone(),
+        }
+    }
+
+    /// Memory of another library as a buffer.
+    pub fn wrap_pointer(self: &Arc<Self>, memory: &ForeignPointer) -> HostMemory {
+        let first = memory.lead();
+        let data = std::ptr::with_exposed_provenance_mut::<u8>(memory.address() as usize).wrapping_sub(first);
+        HostMemory {
+            data: if memory.bytes() == 0 { NOWHERE } else { data },
+            bytes: first + memory.bytes(),
+            device: self.device(),
+            owner: Owner::Foreign { writable: memory.writable(), _owner: memory.owner().clone() },
+            first,
             allocator: self.clone(),
         }
     }
@@ -160,7 +177,10 @@ enum Owner {
     /// There are no bytes.
     Nothing,
     Allocator(#[expect(dead_code, reason = "held for its drop")] Allocated<System>),
-    Foreign(#[expect(dead_code, reason = "held for its drop")] Arc<dyn Any + Send + Sync>),
+    Foreign {
+        writable: bool,
+        _owner: Arc<dyn Any + Send + Sync>,
+    },
 }
 
 /// The memory of a buffer. Only backends access its bytes; they keep kernels and copies from running at the same time.
@@ -169,11 +189,13 @@ pub struct HostMemory {
     bytes: usize,
     device: BackendType,
     owner: Owner,
+    /// The first byte that may be used: foreign memory begins where its library put it.
+    first: usize,
     allocator: Arc<Allocator>,
 }
 
-// SAFETY: the address is exclusive to this buffer (or foreign and only read), its owner is Send, and the queue of the
-// one device that `host_memory` gives it to orders the accesses.
+// SAFETY: the address is exclusive to this buffer, or foreign and used as its owner permits; its owner is Send, and the
+// queue of the one device that `host_memory` gives it to orders the accesses.
 unsafe impl Send for HostMemory {}
 // SAFETY: shared references give only the address; its users hold the device's queue.
 unsafe impl Sync for HostMemory {}
@@ -191,7 +213,16 @@ impl HostMemory {
 
     /// Whether kernels and copies may write to it.
     pub fn writable(&self) -> bool {
-        !matches!(self.owner, Owner::Foreign(_))
+        !matches!(self.owner, Owner::Foreign { writable: false, .. })
+    }
+}
+
+impl Drop for HostMemory {
+    /// Failures stick to addresses, which the next memory there must not inherit; blocks lose theirs in the allocator.
+    fn drop(&mut self) {
+        if let Owner::Foreign { writable: true, .. } = self.owner {
+            self.allocator.failures().clear(self.raw().addresses());
+        }
     }
 }
 
@@ -206,6 +237,10 @@ impl DeviceMemory for HostMemory {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn host_address(&self) -> Option<u64> {
+        Some(self.data.expose_provenance() as u64)
     }
 }
 
@@ -294,11 +329,14 @@ pub fn host_memory(
         _ => return Err(invalid(format!("the buffer belongs to {}", buffer.backend()))),
     };
     check_range(device, operation, buffer, offset, bytes)?;
+    if offset < memory.first && bytes > 0 {
+        return Err(invalid(format!("bytes {offset}..+{bytes} begin before the foreign memory, at {}", memory.first)));
+    }
     if write && !memory.writable() {
         return Err(invalid("the buffer wraps foreign memory, which is read-only; copy it into a buffer first".into()));
     }
-    // SAFETY: the range lies within the buffer.
-    Ok(HostRange(RawSlice { data: unsafe { memory.data.add(offset) }, bytes }))
+    // Foreign memory may begin in the buffer, so the buffer's first byte need not be in the memory.
+    Ok(HostRange(RawSlice { data: memory.data.wrapping_add(offset), bytes }))
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ HOST(MOST_EXPERTS, TILE_WORDS, HEADER)
 KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, step), VAL(3, uint, slot), VAL(4, uint, n), VAL(5, uint, slots),
     VAL(6, uint, experts), VAL(7, uint, tile), VAL(8, uint, most_tiles), FAULT(9))
 {
-    __shared__ uint counts[MOST_EXPERTS], places[MOST_EXPERTS], tiles[MOST_EXPERTS];
-    const uint tid = threadIdx.x;
+    __shared__ uint counts[MOST_EXPERTS];
+    __shared__ uint2 of_warps[32];
+    const uint tid = threadIdx.x, lane = tid & 31;
     counts[tid] = 0;
     __syncthreads();
     dependency_wait();
@@ -32,20 +33,30 @@ KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, ste
         }
     }
     __syncthreads();
-    // Sums of all up to each expert.
+    // An expert's slots and tiles, and those of all up to it.
     const uint own = counts[tid], own_tiles = (own + tile - 1) / tile;
-    places[tid] = own;
-    tiles[tid] = own_tiles;
-    for (uint by = 1; by < MOST_EXPERTS; by *= 2) {
-        __syncthreads();
-        const uint a = tid >= by ? places[tid - by] : 0, b = tid >= by ? tiles[tid - by] : 0;
-        __syncthreads();
-        places[tid] += a;
-        tiles[tid] += b;
+    const auto summed = [&](uint v) {
+        #pragma unroll
+        for (uint by = 1; by < 32; by *= 2) {
+            const uint before = __shfl_up_sync(~0u, v, by);
+            if (lane >= by) v += before;
+        }
+        return v;
+    };
+    uint2 all = make_uint2(summed(own), summed(own_tiles));
+    if (lane == 31) of_warps[tid >> 5] = all;
+    __syncthreads();
+    if (tid < 32) {
+        const uint2 warp = of_warps[tid];
+        of_warps[tid] = make_uint2(summed(warp.x), summed(warp.y));
     }
     __syncthreads();
-    if (tid == MOST_EXPERTS - 1) plan[0] = tiles[tid];
-    const uint first = places[tid] - own, first_tile = tiles[tid] - own_tiles;
+    if (tid >= 32) {
+        const uint2 before = of_warps[(tid >> 5) - 1];
+        all = make_uint2(all.x + before.x, all.y + before.y);
+    }
+    if (tid == MOST_EXPERTS - 1) plan[0] = all.y;
+    const uint first = all.x - own, first_tile = all.y - own_tiles;
     for (uint i = 0; i < own_tiles; ++i) {
         uint *const to = plan + HEADER + (first_tile + i) * TILE_WORDS;
         to[0] = tid;
@@ -74,7 +85,7 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
 {
     constexpr uint TILES = N / 8, STAGE = TILES * 2048;
     extern __shared__ __align__(128) uchar shared[];
-    __shared__ uint members[N];
+    uint *const members = (uint *)(shared + STAGES * STAGE); // The tile's slots.
     const uint base = shared_address(shared), tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     dependency_wait();
     if (blockIdx.y >= plan[0]) return;

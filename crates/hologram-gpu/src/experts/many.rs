@@ -16,21 +16,25 @@ const STAGE_BYTES: usize = 256;
 /// Rows of a workgroup.
 const ROWS: usize = 256;
 
-/// The native kernel for a request, if it is the fastest: with more slots than experts, a matrix has several on average.
-pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
-    let (weights, unit) = request.weights()?;
-    let tokens = request.tokens.max();
-    let slots = tokens.checked_mul(request.slots)?;
-    let served = target.has(80)
+/// Whether these kernels are the fastest for a request's products: with more slots than experts, a matrix has several
+/// on average.
+pub(super) fn serves(request: &Request, target: Target) -> bool {
+    target.has(80)
         && request.x == DType::BF16
         && request.w != DType::F32
-        && request.k.is_multiple_of(unit.max(32))
+        && request.weights().is_some_and(|(_, unit)| request.k.is_multiple_of(unit.max(32)))
         && request.experts <= MOST_EXPERTS as usize
-        && !matches!(request.after, After::Sum | After::SumAdd)
-        && slots > request.experts;
-    if !served {
+        && request.tokens.max().checked_mul(request.slots).is_some_and(|slots| slots > request.experts)
+}
+
+/// The native kernel for a request, if it is the fastest.
+pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
+    if !serves(request, target) {
         return None;
     }
+    let (weights, _) = request.weights()?;
+    let tokens = request.tokens.max();
+    let slots = tokens.checked_mul(request.slots)?;
     let tile = TILES[usize::from(slots > TILES[0] * request.experts)];
     let most_tiles = slots / tile + request.experts.min(slots);
     let words = HEADER as usize + most_tiles * TILE_WORDS as usize + slots;
@@ -78,7 +82,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let rows = if request.gated() { ROWS / 2 } else { ROWS };
     let entry = format!("experts_{weights}_{tile}");
     let products = launch(products, entry, [request.m.div_ceil(rows), most_tiles], 256)?;
-    let shared = number(STAGES * tile * STAGE_BYTES)?;
+    let shared = number(tile * (STAGES * STAGE_BYTES + 4))?;
     let parts = [launch(order, "expert_order", [1, 1], 1024)?, KernelLaunch { shared, ..products }];
     Some(NativeKernel { parts: parts.map(Part::Kernel).into(), scratch: words * 4, counters: 0 })
 }

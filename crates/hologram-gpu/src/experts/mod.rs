@@ -153,7 +153,13 @@ impl Request {
     }
 
     fn kernel(&self, target: Target) -> Option<NativeKernel> {
-        many::find(self, target).or_else(|| few::find(self, target))
+        // The products of many tokens are summed by a kernel of its own.
+        let summed = matches!(self.after, After::Sum | After::SumAdd);
+        match many::serves(self, target) {
+            true if summed => None,
+            true => many::find(self, target),
+            false => few::find(self, target),
+        }
     }
 
     fn gated(&self) -> bool {

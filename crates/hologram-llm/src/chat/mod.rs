@@ -21,7 +21,7 @@ use minijinja::{Environment, ErrorKind, Value};
 
 use serde_json::{Map, Value as Json, json};
 
-pub use thinking::{Part, Thoughts};
+pub use thinking::{Part, Tags, Thoughts};
 pub use written::Written;
 
 use crate::error::{LlmError, Result};

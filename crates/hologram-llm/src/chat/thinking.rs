@@ -1,7 +1,39 @@
-//! Reasoning models write their thoughts between `<think>` and `</think>` before they answer.
+//! Reasoning models write their thoughts between two tags before they answer.
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
+/// The tags around thoughts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tags {
+    /// `<think>` and `</think>`.
+    #[default]
+    Think,
+    /// `<|channel>thought` in a line and `<channel|>`: Gemma 4.
+    Channel,
+}
+
+impl Tags {
+    /// The tags that a template's text names.
+    pub fn of(source: &str) -> Option<Tags> {
+        match source {
+            s if s.contains("<|channel>") => Some(Tags::Channel),
+            s if s.contains("think>") => Some(Tags::Think),
+            _ => None,
+        }
+    }
+
+    /// Whether they are control tokens, which a reply must spell out.
+    pub fn are_control(self) -> bool {
+        self == Tags::Channel
+    }
+
+    fn open(self) -> &'static str {
+        if self == Tags::Channel { "<|channel>thought\n" } else { "<think>" }
+    }
+
+    fn close(self) -> &'static str {
+        if self == Tags::Channel { "<channel|>" } else { "</think>" }
+    }
+}
 
 /// A part of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +47,7 @@ pub enum Part {
 /// Splits a reply into thoughts and answer as it is generated.
 #[derive(Clone, Debug, Default)]
 pub struct Thoughts {
+    tags: Tags,
     inside: bool,
     /// White space after the thoughts is not part of the answer.
     ended: bool,
@@ -25,7 +58,17 @@ pub struct Thoughts {
 impl Thoughts {
     /// For a reply to this prompt. A template may open the thoughts itself, so that the reply begins with them.
     pub fn after(prompt: &str) -> Thoughts {
-        Thoughts { inside: prompt.trim_end().ends_with(OPEN), ..Thoughts::default() }
+        Thoughts::between(Tags::Think, prompt)
+    }
+
+    /// As [`Thoughts::after`], with other tags.
+    pub fn between(tags: Tags, prompt: &str) -> Thoughts {
+        Thoughts { tags, inside: prompt.trim_end().ends_with(tags.open().trim_end()), ..Thoughts::default() }
+    }
+
+    /// The tags.
+    pub fn tags(&self) -> Tags {
+        self.tags
     }
 
     /// The parts that a reply's next piece completes.
@@ -33,7 +76,7 @@ impl Thoughts {
         self.pending += piece;
         let mut parts = Vec::new();
         loop {
-            let tag = if self.inside { CLOSE } else { OPEN };
+            let tag = if self.inside { self.tags.close() } else { self.tags.open() };
             let Some(at) = self.pending.find(tag) else {
                 // A tag may come in several pieces.
                 let held = (1..tag.len()).rev().find(|n| self.pending.ends_with(&tag[..*n])).unwrap_or(0);
@@ -72,8 +115,8 @@ mod tests {
     use super::*;
 
     /// Thoughts and answer of a reply in pieces of `n` characters.
-    fn split(prompt: &str, reply: &str, n: usize) -> (String, String) {
-        let mut thoughts = Thoughts::after(prompt);
+    fn split(tags: Tags, prompt: &str, reply: &str, n: usize) -> (String, String) {
+        let mut thoughts = Thoughts::between(tags, prompt);
         let characters: Vec<char> = reply.chars().collect();
         let pieces = characters.chunks(n).map(|piece| piece.iter().collect::<String>());
         let mut parts: Vec<Part> = pieces.flat_map(|piece| thoughts.push(&piece)).collect();
@@ -98,9 +141,15 @@ mod tests {
             ("", "a<think>b</think> c<think>d</think>e", "bd", "ace"),
             ("", "1 < 2 <thi", "", "1 < 2 <thi"),
             ("<think>", "x </thin", "x </thin", ""),
+            ("", "<|channel>thought\n1 < 2<channel|>Yes <think>", "1 < 2", "Yes <think>"),
         ] {
             for n in 1..12 {
-                assert_eq!(split(prompt, reply, n), (thought.into(), answer.into()), "{reply:?} in pieces of {n}");
+                let tags = if reply.contains("channel") { Tags::Channel } else { Tags::Think };
+                assert_eq!(
+                    split(tags, prompt, reply, n),
+                    (thought.into(), answer.into()),
+                    "{reply:?} in pieces of {n}"
+                );
             }
         }
     }

@@ -20,6 +20,7 @@
 //! # Ok::<(), hologram_llm::LlmError>(())
 //! ```
 
+mod draft;
 mod events;
 mod grammar;
 mod limits;
@@ -28,6 +29,7 @@ mod options;
 mod queue;
 mod request;
 mod sequence;
+mod speculate;
 mod stats;
 mod worker;
 
@@ -40,6 +42,7 @@ use crate::model::Model;
 pub use events::{Event, Events, Failure, Logprob, Timings, TokenLogprobs, Usage};
 pub use options::EngineOptions;
 pub use request::{Constraint, MAX_TOP_LOGPROBS, Request, SubmitError};
+pub use speculate::Speculation;
 pub use stats::EngineStats;
 
 use grammar::Compiler;
@@ -73,9 +76,17 @@ impl Engine {
     /// # Errors
     /// When an option is out of range or the device lacks the memory.
     pub fn new(model: Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        Engine::with_draft(model, options, None)
+    }
+
+    /// As [`Engine::new`], with a smaller model of the same vocabulary that guesses tokens; see [`Speculation`].
+    ///
+    /// # Errors
+    /// As [`Engine::new`], and when the vocabularies differ.
+    pub fn with_draft(model: Arc<Model>, options: EngineOptions, draft: Option<&Model>) -> Result<Engine> {
         let (options, blocks) = options.resolve(&model)?;
         let shared = Arc::new(Shared { queue: Queue::new(), stats: Mutex::default() });
-        let worker = Worker::new(model.clone(), options.clone(), blocks, shared.clone())?;
+        let worker = Worker::new(model.clone(), options.clone(), blocks, shared.clone(), draft)?;
         let thread = std::thread::Builder::new().name("hologram-engine".into()).spawn(move || worker.run());
         let thread =
             thread.map_err(|e| LlmError::Option { option: "engine", reason: format!("has no thread: {e}") })?;

@@ -8,6 +8,8 @@ use crate::error::{LlmError, Result};
 use crate::kv::{BLOCK_SIZE, block_bytes};
 use crate::model::Model;
 
+use super::speculate::Speculation;
+
 /// Options of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,6 +35,8 @@ pub struct EngineOptions {
     /// precision of a single token. On devices whose kernels add in another order for other sizes, this leaves
     /// differences of rounding.
     pub deterministic: bool,
+    /// Whether tokens are guessed and computed together.
+    pub speculation: Speculation,
     /// Events that a request's reader may leave unread before its sequence pauses.
     pub unread_events: usize,
     /// How long a sequence pauses for its reader before it is cancelled.
@@ -69,6 +73,7 @@ impl EngineOptions {
             max_waiting_tokens: 1 << 21,
             prefix_cache: true,
             deterministic: false,
+            speculation: Speculation::Auto,
             unread_events: 64,
             slow_reader: Duration::from_secs(30),
         }

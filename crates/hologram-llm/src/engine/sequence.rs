@@ -15,6 +15,7 @@ use super::grammar::Grammar;
 use super::logprobs::logprobs;
 use super::queue::Waiting;
 use super::request::Request;
+use super::speculate::{DraftRate, Lookup};
 
 /// A sequence. It is either in a slot of the session or preempted.
 pub(super) struct Sequence {
@@ -32,6 +33,9 @@ pub(super) struct Sequence {
     pub preemptions: u32,
     /// Since when it pauses for its reader.
     pub paused: Option<Instant>,
+    /// What its text repeats, and how well a draft model guesses it.
+    pub lookup: Lookup,
+    pub draft: DraftRate,
     decoder: TokenDecoder,
     stop: StopFilter,
     cached_tokens: usize,
@@ -68,6 +72,8 @@ impl Sequence {
             published: 0,
             preemptions: 0,
             paused: None,
+            lookup: Lookup::default(),
+            draft: DraftRate::default(),
             decoder,
             stop: StopFilter::new(&request.stop),
             cached_tokens: 0,
@@ -99,6 +105,11 @@ impl Sequence {
 
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
+    }
+
+    /// Tokens that it can still generate.
+    pub fn left(&self) -> usize {
+        self.limit.0 - self.generated().min(self.limit.0)
     }
 
     /// The time at which it ends unfinished.

@@ -36,6 +36,10 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Tokens guessed.
+    pub guessed_tokens: u64,
+    /// Guesses that came true.
+    pub accepted_tokens: u64,
     /// Steps run.
     pub steps: u64,
     /// Tokens computed in all steps.

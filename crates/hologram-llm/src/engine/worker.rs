@@ -11,11 +11,13 @@ use crate::model::Model;
 use crate::sampling::{Sampler, SamplerConfig};
 use crate::session::{Input, Logits, Session, SessionOptions};
 
+use super::draft::{Draft, Wanted};
 use super::events::Failure;
 use super::options::EngineOptions;
 use super::queue::Phase;
 use super::request::Request;
 use super::sequence::{End, Sequence};
+use super::speculate::{MAX_GUESSES, Pace, Speculation};
 use super::stats::EngineStats;
 use super::{Shared, lock};
 
@@ -35,6 +37,8 @@ pub(super) struct Worker {
     step: Vec<Item>,
     sampler: Sampler,
     stats: EngineStats,
+    draft: Option<Draft>,
+    pace: Pace,
     /// Steps that failed one after the other.
     failures: u32,
 }
@@ -47,11 +51,16 @@ struct Item {
     from: usize,
     count: usize,
     logits: Logits,
+    /// The last token and guesses at those that follow; empty without guesses.
+    guessed: Vec<u32>,
+    /// Whether the guesses are the draft model's.
+    drafted: bool,
 }
 
 impl Item {
     fn outputs(&self) -> usize {
         match self.logits {
+            _ if !self.guessed.is_empty() => self.guessed.len(),
             Logits::None => 0,
             Logits::Last => 1,
             Logits::All => self.count,
@@ -66,15 +75,23 @@ const MAX_FAILURES: u32 = 3;
 const MAX_LOGITS: usize = 128;
 
 impl Worker {
-    pub fn new(model: Arc<Model>, options: EngineOptions, blocks: usize, shared: Arc<Shared>) -> Result<Worker> {
-        let mut session = model.session(SessionOptions {
+    pub fn new(
+        model: Arc<Model>,
+        options: EngineOptions,
+        blocks: usize,
+        shared: Arc<Shared>,
+        draft: Option<&Model>,
+    ) -> Result<Worker> {
+        let of_session = SessionOptions {
             context: options.context,
             batch: options.step_tokens,
             sequences: options.max_sequences,
             kv: options.kv,
             device_sampling: None,
             blocks: Some(blocks),
-        })?;
+        };
+        let mut session = model.session(of_session)?;
+        let draft = draft.map(|draft| Draft::new(draft, &model, of_session)).transpose()?;
         if options.deterministic {
             session.fix_precision(Some(1));
         }
@@ -88,6 +105,8 @@ impl Worker {
             preempted: Vec::new(),
             step: Vec::new(),
             failures: 0,
+            draft,
+            pace: Pace::default(),
             model,
             options,
             shared,
@@ -326,10 +345,80 @@ impl Worker {
                     (false, true) => Logits::Last,
                     (false, false) => Logits::None,
                 };
-                self.step.push(Item { at, from, count, logits });
+                self.step.push(Item { at, from, count, logits, guessed: Vec::new(), drafted: false });
             }
         }
+        if prompts == 0 {
+            self.guess(budget, room);
+        }
         !self.step.is_empty() || prompts == 0
+    }
+
+    /// Adds guesses to a step that has a token of each sequence, as far as tokens and blocks are left.
+    fn guess(&mut self, mut budget: usize, mut room: usize) {
+        let sequences = self.step.len();
+        let least = |draft| match self.options.speculation {
+            Speculation::Off => None,
+            Speculation::Auto => self.pace.least(sequences, draft),
+            Speculation::Fixed(_) => Some(0.0),
+        };
+        let most = match self.options.speculation {
+            Speculation::Fixed(n) => n.min(MAX_GUESSES),
+            _ => MAX_GUESSES,
+        };
+        let mut to_draft = Vec::new();
+        let (from_text, from_draft) = (least(false), self.draft.as_ref().and_then(|_| least(true)));
+        if self.options.speculation == Speculation::Off {
+            return;
+        }
+        for (index, item) in self.step.iter_mut().enumerate() {
+            let s = &mut self.running[item.at];
+            s.lookup.observe(&s.tokens, s.request.prompt.len());
+            let last_block = (item.from + 1).next_multiple_of(BLOCK_SIZE) - (item.from + 1);
+            let most = most.min(budget).min(s.left().saturating_sub(1)).min(last_block + room * BLOCK_SIZE);
+            let mut guesses = from_text.map_or(Vec::new(), |least| s.lookup.guess(&s.tokens, least, most));
+            let mut count = guesses.len();
+            if let (0, Some(least)) = (count, from_draft) {
+                count = if matches!(self.options.speculation, Speculation::Auto) {
+                    s.draft.depth(least, most)
+                } else {
+                    most
+                };
+                to_draft.extend((count > 0).then_some((index, count)));
+            }
+            budget -= count;
+            room -= (count - count.min(last_block)).div_ceil(BLOCK_SIZE);
+            if !guesses.is_empty() {
+                guesses.insert(0, s.tokens[item.from]);
+                item.guessed = guesses;
+            }
+        }
+        self.guess_by_draft(&to_draft);
+    }
+
+    /// Adds the draft model's guesses to items of the step: their indices and how many each gets.
+    fn guess_by_draft(&mut self, items: &[(usize, usize)]) {
+        let (Some(draft), false) = (&mut self.draft, items.is_empty()) else { return };
+        let started = Instant::now();
+        let wanted = |(index, most): &(usize, usize)| {
+            let s = &self.running[self.step[*index].at];
+            Wanted { slot: s.slot, tokens: &s.tokens, sampling: s.request.sampling, most: *most }
+        };
+        let wanted: Vec<Wanted<'_>> = items.iter().map(wanted).collect();
+        match draft.guess(&wanted) {
+            Ok((guesses, rounds)) => {
+                self.pace.measure_draft(items.len() * rounds, started.elapsed().as_secs_f64());
+                for ((index, _), mut guesses) in items.iter().zip(guesses) {
+                    let item = &mut self.step[*index];
+                    if !guesses.is_empty() {
+                        guesses.insert(0, self.running[item.at].tokens[item.from]);
+                        (item.guessed, item.drafted) = (guesses, true);
+                    }
+                }
+            }
+            // The model itself needs no draft.
+            Err(_) => self.draft = None,
+        }
     }
 
     /// Runs the planned step and takes its results. Returns the time of the session.
@@ -341,7 +430,13 @@ impl Worker {
             .iter()
             .map(|item| {
                 let s = &running[item.at];
-                Input { sequence: s.slot, tokens: &s.tokens[item.from..item.from + item.count], logits: item.logits }
+                match item.guessed.is_empty() {
+                    true => {
+                        let tokens = &s.tokens[item.from..item.from + item.count];
+                        Input { sequence: s.slot, tokens, logits: item.logits }
+                    }
+                    false => Input { sequence: s.slot, tokens: &item.guessed, logits: Logits::All },
+                }
             })
             .collect();
         let mut configs = Vec::with_capacity(self.step.len());
@@ -355,6 +450,10 @@ impl Worker {
         self.stats.step_tokens += inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
         let rows = self.session.rows(&inputs, &configs, wants_logits);
         let in_step = started.elapsed();
+        if !self.step.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
+            let guesses = self.step.iter().map(|item| item.guessed.len().saturating_sub(1)).sum();
+            self.pace.measure(self.step.len(), guesses, in_step.as_secs_f64());
+        }
         // Who has read an event finds it counted.
         let shared = self.shared.clone();
         let mut published = lock(&shared.stats);
@@ -370,7 +469,7 @@ impl Worker {
             Ok(rows) => {
                 self.failures = 0;
                 let (vocab, tokenizer) = (self.model.config().vocab, self.model.tokenizer().ok());
-                let mut row = 0;
+                let (mut row, mut lengths) = (0, Vec::new());
                 for item in self.step.iter().filter(|item| item.outputs() > 0) {
                     let s = &mut running[item.at];
                     let next = row + item.outputs();
@@ -381,16 +480,37 @@ impl Worker {
                     }
                     if complete {
                         let before = s.generated();
-                        let logits = of_item.map(|logits| &logits[logits.len() - vocab..]);
-                        let chosen = rows.chosen.get(next - 1).copied();
-                        let end = s.take(chosen, logits, &self.model, &mut self.sampler);
-                        self.stats.generated_tokens += (s.generated() - before) as u64;
-                        if let Some(end) = end {
-                            self.stats.count(end);
-                            ended.push(item.at);
+                        // Without guesses the last output counts, else all of them in order.
+                        let first = if item.guessed.is_empty() { next - 1 } else { row };
+                        for output in first..next {
+                            let logits = rows.logits.get(output * vocab..(output + 1) * vocab);
+                            let chosen = rows.chosen.get(output).copied();
+                            if let Some(end) = s.take(chosen, logits, &self.model, &mut self.sampler) {
+                                self.stats.count(end);
+                                ended.push(item.at);
+                                break;
+                            }
+                            // The next output is the model's only if it has seen its own choice.
+                            if item.guessed.get(output - first + 1) != s.tokens.last() {
+                                break;
+                            }
+                        }
+                        let generated = s.generated() - before;
+                        self.stats.generated_tokens += generated as u64;
+                        if let Some(guesses @ 1..) = item.guessed.len().checked_sub(1) {
+                            let right = generated.saturating_sub(1).min(guesses);
+                            self.stats.guessed_tokens += guesses as u64;
+                            self.stats.accepted_tokens += right as u64;
+                            if item.drafted {
+                                s.draft.observe(guesses, right);
+                            }
+                            lengths.push((s.slot, s.tokens.len() - 1));
                         }
                     }
                     row = next;
+                }
+                for (slot, len) in lengths {
+                    self.session.truncate(slot, len);
                 }
                 self.publish();
             }
@@ -410,7 +530,8 @@ impl Worker {
         }
         for item in &self.step {
             let s = &mut self.running[item.at];
-            while let Some(tokens) = s.tokens[..item.from + item.count].chunks_exact(BLOCK_SIZE).nth(s.published) {
+            let computed = self.session.len(s.slot).min(s.tokens.len());
+            while let Some(tokens) = s.tokens[..computed].chunks_exact(BLOCK_SIZE).nth(s.published) {
                 s.hash = self.hasher.next(s.hash, tokens);
                 self.session.publish(s.slot, s.published, s.hash);
                 s.published += 1;

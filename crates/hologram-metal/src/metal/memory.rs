@@ -290,6 +290,15 @@ impl DeviceMemory for MetalMemory {
     fn as_any(&self) -> &dyn Any {
         self
     }
+
+    fn host_address(&self) -> Option<u64> {
+        Some(self.data.expose_provenance() as u64)
+    }
+
+    /// Other libraries know Metal's memory by its objects.
+    fn address(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Who accesses a range, and how.

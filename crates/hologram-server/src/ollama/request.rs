@@ -111,7 +111,7 @@ pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
             return Err(ApiError::unsupported("system", "a text that is continued has no system message"));
         }
         let names = Names { prompt: "prompt", constraint: "format" };
-        let splitter = Splitter::new("", false, None);
+        let splitter = Splitter::new("", None, None);
         Talk { prompt: served.encode(&prompt, "prompt")?, params, splitter, names }
     } else {
         let mut messages: Vec<Value> =

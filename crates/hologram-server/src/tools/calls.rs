@@ -1,18 +1,16 @@
 //! Finds the calls in a reply as it is generated.
 
+use super::head::{Head, Reader, head};
 use super::scan::{Found, Scan};
-use super::{Format, Tools};
+use super::{Format, Tool, Tools, held};
 use crate::params::fresh_seed;
 use crate::reply::Delta;
-
-/// Bytes of a name and an id, at most.
-const MAX_HEAD: usize = 256;
 
 /// A reply in which calls are looked for.
 #[derive(Clone, Debug)]
 pub struct Calls {
     format: Format,
-    names: Vec<String>,
+    tools: Vec<Tool>,
     parallel: bool,
     state: State,
     /// Text that may be the beginning of a call.
@@ -27,8 +25,8 @@ enum State {
     Begin,
     /// In a text; calls may follow.
     Text,
-    /// In a call; the text before it that is not part of the object, and whether the name was accepted.
-    Call { before: String, scan: Box<Scan>, accepted: bool },
+    /// In a call; the text before its arguments, and whether the name was accepted.
+    Call { before: String, reader: Box<Reader>, accepted: bool },
     /// After a call.
     After,
 }
@@ -36,8 +34,8 @@ enum State {
 impl Calls {
     /// Looks for calls of these tools.
     pub fn new(format: Format, tools: &Tools) -> Calls {
-        let names = tools.offered().iter().map(|tool| tool.name.clone()).collect();
-        Calls { format, names, parallel: tools.parallel, state: State::Begin, pending: String::new(), count: 0 }
+        let (parallel, tools) = (tools.parallel, tools.offered().to_vec());
+        Calls { format, tools, parallel, state: State::Begin, pending: String::new(), count: 0 }
     }
 
     /// Whether a call was found.
@@ -56,15 +54,14 @@ impl Calls {
     /// What is left at the reply's end. A call that was cut off stays one.
     pub fn finish(&mut self) -> Vec<Delta> {
         let mut deltas = Vec::new();
-        if let State::Call { before, scan, accepted: false } = &self.state {
-            let text = format!("{before}{}", scan.text());
+        if let State::Call { before, reader, accepted: false } = &self.state {
+            let text = format!("{before}{}", reader.text());
             answer(text, &mut deltas);
         }
         let pending = std::mem::take(&mut self.pending);
         // Between and after calls are only their marks.
-        let marks =
-            matches!(self.state, State::After) && pending.chars().all(|c| c.is_whitespace() || ",;]".contains(c));
-        if !marks {
+        let is_end = |text: &str| text.is_empty() || self.format.ends().iter().any(|end| end.starts_with(text));
+        if !(matches!(self.state, State::After) && is_end(self.after_ends(&pending))) {
             answer(pending, &mut deltas);
         }
         self.state = State::After;
@@ -81,7 +78,7 @@ impl Calls {
                     return false;
                 }
                 match text.starts_with('{') {
-                    true => self.begin_call(0),
+                    true => self.begin_object(),
                     false => self.state = State::Text,
                 }
                 true
@@ -96,88 +93,43 @@ impl Calls {
         }
     }
 
-    /// The call begins after these bytes of the pending text.
-    fn begin_call(&mut self, bytes: usize) {
-        let before: String = self.pending.drain(..bytes).collect();
-        // What may stand between the mark and the object.
-        let object = self.pending.find('{');
-        let between: String = object.map(|at| self.pending.drain(..at).collect()).unwrap_or_default();
-        let before = format!("{before}{between}");
-        self.state = State::Call { before, scan: Box::default(), accepted: false };
+    /// A call begins with the object that comes next.
+    fn begin_object(&mut self) {
+        let object = self.pending.find('{').unwrap_or_default();
+        let before = self.pending.drain(..object).collect();
+        self.state = State::Call { before, reader: Box::new(Reader::Json(Scan::default())), accepted: false };
     }
 
     fn text(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        let mark = self.format.begin();
-        if mark.is_empty() {
-            answer(std::mem::take(&mut self.pending), deltas);
+        let marks = self.format.marks();
+        let Some((at, mark)) = marks.iter().filter_map(|mark| Some((self.pending.find(mark)?, mark))).min() else {
+            let rest = self.pending.split_off(self.pending.len() - held(&self.pending, marks));
+            answer(std::mem::replace(&mut self.pending, rest), deltas);
             return false;
-        }
-        match self.pending.find(mark) {
-            Some(at) if self.format == Format::MistralArgs => {
-                answer(self.pending.drain(..at).collect(), deltas);
-                self.named_call(deltas)
-            }
-            Some(at) => {
-                // The object's beginning must be there too.
-                let after = &self.pending[at + mark.len()..];
-                let allowed = |c: char| c.is_whitespace() || (c == '[' && self.format == Format::Mistral);
-                let between = after.trim_start_matches(allowed);
-                if between.is_empty() {
-                    let text: String = self.pending.drain(..at).collect();
-                    answer(text, deltas);
-                    return false;
-                }
-                let is_call = between.starts_with('{');
-                let text: String = self.pending.drain(..at).collect();
-                answer(text, deltas);
-                if is_call {
-                    self.begin_call(mark.len());
-                } else {
-                    answer(self.pending.drain(..mark.len()).collect(), deltas);
-                }
-                true
-            }
-            None => {
-                let held = (1..mark.len()).rev().find(|n| self.pending.ends_with(&mark[..*n])).unwrap_or(0);
-                let rest = self.pending.split_off(self.pending.len() - held);
-                answer(std::mem::replace(&mut self.pending, rest), deltas);
-                false
-            }
-        }
-    }
-
-    /// At a mark that a name, `[ARGS]` and an object should follow.
-    fn named_call(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        const ARGS: &str = "[ARGS]";
-        let mark = self.format.begin();
-        let after = &self.pending[mark.len()..];
-        let head = after.find(ARGS).map(|at| (&after[..at], after[at + ARGS.len()..].trim_start()));
-        match head {
-            Some((head, object)) if object.starts_with('{') => {
-                let name = head.split("[CALL_ID]").next().unwrap_or(head).trim().to_string();
-                let before = self.pending.len() - object.len();
-                let before: String = self.pending.drain(..before).collect();
-                self.state = State::Call { before, scan: Box::new(Scan::of_arguments(name)), accepted: false };
-                true
-            }
-            // The rest may still come.
-            Some((_, "")) => false,
-            None if after.len() < MAX_HEAD => false,
-            _ => {
+        };
+        answer(self.pending.drain(..at).collect(), deltas);
+        match head(self.format, &self.pending, &self.tools) {
+            Head::More => false,
+            Head::No => {
                 answer(self.pending.drain(..mark.len()).collect(), deltas);
+                true
+            }
+            Head::Call(bytes, reader) => {
+                let before = self.pending.drain(..bytes).collect();
+                self.state = State::Call { before, reader: Box::new(reader), accepted: false };
                 true
             }
         }
     }
 
     fn call(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        let State::Call { before, scan, accepted } = &mut self.state else { return false };
+        let State::Call { before, reader, accepted } = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
-        let found = scan.push(&piece);
+        let found = reader.push(&piece);
         let kept = self.parallel || self.count == 0 || *accepted && self.count == 1;
         for found in found {
             match found {
-                Found::Name(name) if self.names.contains(&name) => {
+                Found::Name(name) if self.tools.iter().any(|tool| tool.name == name) => {
                     *accepted = true;
                     self.count += 1;
                     if kept {
@@ -195,52 +147,47 @@ impl Calls {
             }
         }
         if *accepted {
-            if scan.is_done() {
-                self.pending = scan.rest().into();
+            if reader.is_done() {
+                self.pending = reader.rest().into();
                 self.state = State::After;
                 return !self.pending.is_empty();
             }
             return false;
         }
-        if scan.has_failed() || scan.is_named() {
-            answer(format!("{before}{}", scan.text()), deltas);
+        if reader.is_rejected() {
+            answer(format!("{before}{}", reader.text()), deltas);
             self.state = State::Text;
         }
         false
     }
 
+    /// A text without the white space and the marks of ends that it begins with.
+    fn after_ends<'t>(&self, text: &'t str) -> &'t str {
+        let mut text = text.trim_start();
+        while let Some(rest) = self.format.ends().iter().find_map(|end| text.strip_prefix(end)) {
+            text = rest.trim_start();
+        }
+        text
+    }
+
     /// After a call: its end mark, another call, or text.
     fn after(&mut self, deltas: &mut Vec<Delta>) -> bool {
-        let text = self.pending.trim_start();
-        let end = if self.format == Format::Hermes { "</tool_call>" } else { "" };
-        if let Some(rest) = text.strip_prefix(end).filter(|_| !end.is_empty()) {
-            self.pending = rest.into();
-            return true;
-        }
-        let mark = self.format.begin();
-        let skipped = match self.format {
-            Format::Mistral => text.trim_start_matches(|c: char| c.is_whitespace() || ",]".contains(c)),
-            Format::Llama => text.trim_start_matches(|c: char| c.is_whitespace() || ";,".contains(c)),
-            Format::Hermes | Format::MistralArgs => text,
-        };
-        if skipped.is_empty()
-            || (!end.is_empty() && end.starts_with(text))
-            || (!mark.is_empty() && mark.starts_with(skipped))
-        {
+        let text = self.after_ends(&self.pending).to_string();
+        let open = self.format.marks().iter().chain(self.format.ends());
+        if open.clone().any(|mark| mark.starts_with(&text)) || text.is_empty() {
             return false;
         }
-        if matches!(self.format, Format::Llama | Format::Mistral) && skipped.starts_with('{') {
-            self.pending = skipped.into();
-            self.begin_call(0);
+        if matches!(self.format, Format::Llama | Format::Mistral) && text.starts_with('{') {
+            self.pending = text;
+            self.begin_object();
             return true;
         }
-        if !mark.is_empty() && skipped.starts_with(mark) {
-            self.pending = skipped.into();
-            self.state = State::Text;
+        self.state = State::Text;
+        if self.format.marks().iter().any(|mark| text.starts_with(mark)) {
+            self.pending = text;
             return true;
         }
         answer(std::mem::take(&mut self.pending), deltas);
-        self.state = State::Text;
         false
     }
 }
@@ -252,7 +199,7 @@ fn answer(text: String, deltas: &mut Vec<Delta>) {
 }
 
 /// Mistral's templates accept only ids of nine letters and digits.
-fn new_id(format: Format) -> String {
+pub(super) fn new_id(format: Format) -> String {
     const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut number = fresh_seed();
     let mut digits = || {
@@ -273,7 +220,10 @@ mod tests {
 
     /// The answer and the calls of a reply in pieces of `n` characters.
     fn read(format: Format, parallel: bool, text: &str, n: usize) -> (String, Vec<(String, String)>) {
-        let tool = |name: &str| Tool::new(name.into(), None, Some(json!({"type": "object"})), "t").unwrap();
+        let schema = json!({"type": "object", "properties": {
+            "s": {"type": "string"}, "d": {"type": "string", "format": "date"}, "a": {"type": "integer"}, "x": {},
+        }});
+        let tool = |name: &str| Tool::new(name.into(), None, Some(schema.clone()), "t").unwrap();
         let tools = Tools::new(vec![tool("f"), tool("g")], Choice::Auto, parallel).unwrap();
         let mut calls = Calls::new(format, &tools);
         let characters: Vec<char> = text.chars().collect();
@@ -300,7 +250,7 @@ mod tests {
 
     #[test]
     fn calls_are_found_in_each_format() {
-        use Format::{Hermes, Llama, Mistral, MistralArgs};
+        use Format::{Coder, DeepSeek, DeepSeekFenced, FunctionGemma, Gemma, Glm, Hermes, Llama, Mistral, MistralArgs};
         let (f, g) = (("f", r#"{"a": 1}"#), ("g", "{}"));
         type Case<'a> = (Format, &'a str, &'a str, &'a [(&'a str, &'a str)]);
         let cases: &[Case<'_>] = &[
@@ -349,6 +299,61 @@ mod tests {
             (MistralArgs, "[TOOL_CALLS]h[ARGS]{\"a\": 1}", "[TOOL_CALLS]h[ARGS]{\"a\": 1}", &[]),
             (MistralArgs, "[TOOL_CALLS]f[ARGS]no", "[TOOL_CALLS]f[ARGS]no", &[]),
             (MistralArgs, "[TOOL_CALLS] and [ARGS]", "[TOOL_CALLS] and [ARGS]", &[]),
+            (
+                Coder,
+                "Well.\n<tool_call>\n<function=f>\n<parameter=s>\n12 <b>\n\"é\"\n</parameter>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+                "Well.\n",
+                &[("f", "{\"s\": \"12 <b>\\n\\\"é\\\"\", \"a\": 1}"), g],
+            ),
+            (
+                Coder,
+                "<function=f>\n<parameter=x>\nTrue\n</parameter>\n<parameter=d>\n2024\n</parameter>\n</function>",
+                "",
+                &[("f", "{\"x\": true, \"d\": \"2024\"}")],
+            ),
+            (Coder, "<tool_call>\n<function=f>\n<parameter=s>\nab", "", &[("f", "{\"s\": \"ab")]),
+            (Coder, "<tool_call>\n<function=h>\n</function>", "<tool_call>\n<function=h>\n</function>", &[]),
+            (Coder, "A <tool_call> or <function> f", "A <tool_call> or <function> f", &[]),
+            (
+                Glm,
+                "Yes\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>1 < 2</arg_value>\n<arg_key>x</arg_key>\n<arg_value>[1, {\"b\": null}]</arg_value>\n</tool_call>\n<tool_call>g\n</tool_call>",
+                "Yes\n",
+                &[("f", "{\"s\": \"1 < 2\", \"x\": [1, {\"b\": null}]}"), g],
+            ),
+            (
+                Glm,
+                "<tool_call>f<arg_key>x</arg_key><arg_value>no JSON</arg_value><arg_key>d</arg_key><arg_value>\"7\"</arg_value></tool_call>",
+                "",
+                &[("f", "{\"x\": \"no JSON\", \"d\": \"7\"}")],
+            ),
+            (Glm, "<tool_call>h\n</tool_call>", "<tool_call>h\n</tool_call>", &[]),
+            (
+                DeepSeek,
+                "Ok.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+                "Ok.",
+                &[f, g],
+            ),
+            (
+                DeepSeekFenced,
+                "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+                "",
+                &[f, g],
+            ),
+            (DeepSeek, "<｜tool▁calls▁begin｜>none", "<｜tool▁calls▁begin｜>none", &[]),
+            (
+                Gemma,
+                "Hm <|tool_call>call:f{s:<|\"|>a: {\"b\"}<|\"|>,x:{k:[1,-2.5e3,true,null],e:{}}}<tool_call|><|tool_call>call:g{}<tool_call|>",
+                "Hm ",
+                &[("f", "{\"s\": \"a: {\\\"b\\\"}\", \"x\": {\"k\": [1, -2.5e3, true, null], \"e\": {}}}"), g],
+            ),
+            (Gemma, "<|tool_call>call:h{}", "<|tool_call>call:h{}", &[]),
+            (Gemma, "<|tool_call>call:f{s:<|\"|>cut", "", &[("f", "{\"s\": \"cut")]),
+            (
+                FunctionGemma,
+                "<start_function_call>call:f{s:<escape>é<escape>,a:1}<end_function_call>",
+                "",
+                &[("f", "{\"s\": \"é\", \"a\": 1}")],
+            ),
         ];
         for (format, text, answer, calls) in cases {
             for n in 1..30 {

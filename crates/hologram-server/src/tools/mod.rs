@@ -1,14 +1,21 @@
 //! Tools: which ones a request offers, how its model writes calls, and how calls are read.
 
+mod braces;
 pub mod calls;
-pub mod required;
-pub mod scan;
+pub mod format;
+pub mod grammar;
+pub mod harmony;
+mod head;
+pub mod native;
+mod pairs;
+mod scan;
 
-use hologram_llm::ChatTemplate;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+
+pub use format::Format;
 
 /// Maximum tools of a request.
 const MAX_TOOLS: usize = 128;
@@ -172,56 +179,14 @@ pub fn word_of(word: &str) -> Result<Choice> {
     }
 }
 
-/// How a family of models writes calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen.
-    Hermes,
-    /// `{"name": …, "parameters": {…}}` instead of a text: Llama 3.
-    Llama,
-    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`: Mistral.
-    Mistral,
-    /// `[TOOL_CALLS]name[ARGS]{…}`, once for each call, perhaps with `[CALL_ID]id` after the name: later Mistral.
-    MistralArgs,
+/// The inside of a JSON string with this text.
+fn json_text(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].into()
 }
 
-impl Format {
-    /// The format of a template, told by its text.
-    ///
-    /// # Errors
-    /// 400 when it knows no tools, or writes calls in another way.
-    pub fn of(template: &ChatTemplate) -> Result<Format> {
-        let source = template.source();
-        let has = |text: &str| source.contains(text);
-        if !has("tools") {
-            return Err(ApiError::unsupported("tools", "the model's chat template knows no tools"));
-        }
-        // Qwen3-Coder writes XML.
-        if has("<tool_call>") && !has("<function=") {
-            Ok(Format::Hermes)
-        } else if has("[TOOL_CALLS]") {
-            Ok(if has("[ARGS]") { Format::MistralArgs } else { Format::Mistral })
-        } else if has("<|python_tag|>") || (has("<|start_header_id|>") && has("\"parameters\"")) {
-            Ok(Format::Llama)
-        } else {
-            Err(ApiError::unsupported("tools", "the form of the model's tool calls is not supported"))
-        }
-    }
-
-    /// The text that calls begin with; empty if a reply is either a call or a text.
-    pub fn begin(self) -> &'static str {
-        match self {
-            Format::Hermes => "<tool_call>",
-            Format::Llama => "",
-            Format::Mistral | Format::MistralArgs => "[TOOL_CALLS]",
-        }
-    }
-
-    /// The key of the arguments.
-    pub fn arguments(self) -> &'static str {
-        match self {
-            Format::Llama => "parameters",
-            Format::Hermes | Format::Mistral | Format::MistralArgs => "arguments",
-        }
-    }
+/// Bytes at the end of a text that one of the marks may begin with.
+fn held(text: &str, marks: &[&str]) -> usize {
+    let of = |mark: &&str| mark.char_indices().map(|(n, _)| n).rev().find(|n| text.ends_with(&mark[..*n])).unwrap_or(0);
+    marks.iter().map(of).max().unwrap_or(0)
 }

@@ -75,7 +75,7 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
     let (ty, fill) = match ty {
         _ if map.scalar.kind == Kind::Choose && operand == 0 => (Type::Bool, Fill::Below(2)),
         Type::Bool => (ty, Fill::Below(2)),
-        _ if ty.is_float() && matches!(op, E::Log | E::Log2 | E::Sqrt | E::Rsqrt) => {
+        _ if ty.is_float() && matches!(op, E::Log | E::Log2 | E::Log10 | E::Sqrt | E::Rsqrt) => {
             (ty, Fill::Values((0..count).map(|i| ((i * 37 + 1) % 1009) as f32 * 0.31).collect()))
         }
         _ if ty.is_float() && matches!(op, E::Asin | E::Acos | E::Atanh) => {
@@ -85,8 +85,19 @@ fn input(map: Map, operand: usize, ty: Type, extents: &[(usize, usize)], shape: 
             (ty, Fill::Values((0..count).map(|i| 1.0 + ((i * 37) % 1009) as f32 * 0.01).collect()))
         }
         _ if ty.is_float() => (ty, Fill::Normal(if op == E::Pow { 4.0 } else { 1.0 })),
+        _ if op == E::Pow => {
+            let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
+            // Results that are exact in f64, in which they are compared, and wrap in the narrow types.
+            let value = |i: usize| match (last, signed) {
+                (true, true) => (i % 14) as f32 - 3.0,
+                (true, false) => (i % 11) as f32,
+                (false, true) => (i * 7 % 23) as f32 - 11.0,
+                (false, false) => (i * 7 % 23) as f32,
+            };
+            (ty, Fill::Values((0..count).map(value).collect()))
+        }
         // Divisors other than 0; shift counts from 0 to 39, below and above the width of all but 64-bit types.
-        _ if matches!(op, E::Div | E::Rem) && last => {
+        _ if matches!(op, E::Div | E::Rem | E::Remainder | E::FloorDivide) && last => {
             let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
             let value = |i: usize| if signed && i % 3 == 1 { -((i % 50 + 1) as f32) } else { (i % 90 + 1) as f32 };
             (ty, Fill::Values((0..count).map(value).collect()))
@@ -141,7 +152,9 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         _ => return None,
     };
     let (operands, n) = (map.scalar.operands, values.len());
-    if map.scalar.kind == Kind::Choose || (matches!(map.scalar.op, E::Div | E::Rem) && !ty.is_float()) {
+    let divides = matches!(map.scalar.op, E::Div | E::Rem | E::Remainder | E::FloorDivide);
+    // Neighbours of infinity are no numbers of the reference: `tests/functions.rs` has them.
+    if map.scalar.kind == Kind::Choose || map.scalar.op == E::NextAfter || (divides && !ty.is_float()) {
         return None;
     }
     let count = n.pow(operands as u32);

@@ -19,8 +19,87 @@ pub(super) fn silu(b: &mut Builder, x: Value) -> Value {
     b.mul(x, s)
 }
 
+/// max(x, 0); NaN for NaN.
 pub(super) fn relu(b: &mut Builder, x: Value) -> Value {
-    b.max(x, constant(x.ty, 0.0))
+    let zero = constant(x.ty, 0.0);
+    let negative = b.le(x, zero);
+    b.select(negative, zero, x)
+}
+
+/// The greater of two numbers; NaN if either is.
+pub(super) fn maximum(b: &mut Builder, x: Value, y: Value) -> Value {
+    let best = b.max(x, y);
+    or_nan(b, best, x, y)
+}
+
+/// The lesser of two numbers; NaN if either is.
+pub(super) fn minimum(b: &mut Builder, x: Value, y: Value) -> Value {
+    let best = b.min(x, y);
+    or_nan(b, best, x, y)
+}
+
+/// A value, or the operand that is NaN.
+fn or_nan(b: &mut Builder, value: Value, x: Value, y: Value) -> Value {
+    if !x.ty.is_float() {
+        return value;
+    }
+    let (x_nan, y_nan) = (b.ne(x, x), b.ne(y, y));
+    let value = b.select(y_nan, y, value);
+    b.select(x_nan, x, value)
+}
+
+/// The nearest whole number toward zero.
+pub(super) fn trunc(b: &mut Builder, x: Value) -> Value {
+    let (low, high) = (b.floor(x), b.ceil(x));
+    let negative = b.lt(x, constant(x.ty, 0.0));
+    b.select(negative, high, low)
+}
+
+/// −1, 0 or 1; NaN for NaN. A zero keeps its sign.
+pub(super) fn sign(b: &mut Builder, x: Value) -> Value {
+    let zero = constant(x.ty, 0.0);
+    let (above, below) = (b.gt(x, zero), b.lt(x, zero));
+    let value = b.select(below, constant(x.ty, -1.0), x);
+    b.select(above, constant(x.ty, 1.0), value)
+}
+
+/// The logarithm to base 10.
+pub(super) fn log10(b: &mut Builder, x: Value) -> Value {
+    let log = b.log2(x);
+    b.mul(log, constant(x.ty, std::f64::consts::LOG10_2))
+}
+
+/// √(a² + b²), from the greater operand and the ratio of both.
+pub(super) fn hypot(b: &mut Builder, v: &[Value]) -> Value {
+    let ty = v[0].ty;
+    let (x, y) = (b.abs(v[0]), b.abs(v[1]));
+    let (long, short) = (b.max(x, y), b.min(x, y));
+    let ratio = b.div(short, long);
+    let root = b.fma(ratio, ratio, constant(ty, 1.0));
+    let root = b.sqrt(root);
+    let value = b.mul(long, root);
+    // 0 / 0, also of subnormal numbers that count as 0; an infinite operand counts more than NaN.
+    let undefined = b.ne(ratio, ratio);
+    let value = b.select(undefined, long, value);
+    let value = or_nan(b, value, x, y);
+    let infinite = b.eq(long, constant(ty, f64::INFINITY));
+    b.select(infinite, long, value)
+}
+
+/// ln(eᵃ + eᵇ) as max(a, b) + ln(1 + e^−|a − b|).
+pub(super) fn logaddexp(b: &mut Builder, v: &[Value]) -> Value {
+    let [x, y] = [v[0], v[1]];
+    let greater = b.max(x, y);
+    let apart = b.sub(x, y);
+    let apart = b.abs(apart);
+    let apart = b.neg(apart);
+    let power = b.exp(apart);
+    let rest = super::inverse::log1p(b, power);
+    let value = b.add(greater, rest);
+    // The difference of infinities is NaN.
+    let equal = b.eq(x, y);
+    let twice = b.add(x, constant(x.ty, std::f64::consts::LN_2));
+    b.select(equal, twice, value)
 }
 
 /// max(gate, 0)² · up; a NaN in either operand gives NaN.

@@ -83,6 +83,28 @@ pub(super) fn signbit(b: &mut Builder, x: Value) -> Value {
     b.ge(bits, sign)
 }
 
+/// The number next to a in the direction of b. The bits of floats of one sign have the floats' order.
+pub(super) fn nextafter(b: &mut Builder, v: &[Value]) -> Value {
+    let [from, to] = [v[0], v[1]];
+    let zero = constant(from.ty, 0.0);
+    let bits = b.bitcast(if from.ty == Type::F64 { Type::I64 } else { Type::I32 }, from);
+    let (up, positive) = (b.gt(to, from), b.gt(from, zero));
+    let away = b.eq(up, positive);
+    let (more, less) = (b.add(bits, constant(bits.ty, 1.0)), b.sub(bits, constant(bits.ty, 1.0)));
+    let bits = b.select(away, more, less);
+    let next = b.bitcast(from.ty, bits);
+    // From zero: the least number of the other's sign.
+    let least = b.bitcast(from.ty, constant(bits.ty, 1.0));
+    let least = copysign(b, &[least, to]);
+    let none = b.eq(from, zero);
+    let next = b.select(none, least, next);
+    let same = b.eq(from, to);
+    let next = b.select(same, to, next);
+    let (from_nan, to_nan) = (b.ne(from, from), b.ne(to, to));
+    let next = b.select(to_nan, to, next);
+    b.select(from_nan, from, next)
+}
+
 /// The angle of x ≥ 0: its tangent is brought below √2 − 1 by one division, from 0, π/4 or π/2.
 fn angle(b: &mut Builder, x: Value) -> Value {
     let ty = x.ty;

@@ -4,6 +4,7 @@
 mod cases;
 mod cast;
 mod constant;
+mod divide;
 mod functions;
 mod inverse;
 mod pow;

@@ -1,12 +1,15 @@
 //! Powers.
 
-use hologram_isa::{Builder, Type, Value};
+use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::{constant, inverse};
 
 /// x to the power of y, as 2 to the power of y·log₂|x|. The logarithm and the product are sums of two numbers, so
 /// that a large exponent does not amplify the error. Sign and corner cases are those of C's `pow`.
 pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
+    if !x.ty.is_float() {
+        return of_integers(b, x, y);
+    }
     let number = |v: f64| constant(x.ty, v);
     let size = b.abs(x);
     let wide = x.ty == Type::F64;
@@ -55,6 +58,52 @@ pub(super) fn pow(b: &mut Builder, x: Value, y: Value) -> Value {
     let undefined = b.and(below, finite);
     let undefined = b.and(undefined, broken);
     b.select(undefined, number(f64::NAN), power)
+}
+
+/// The power of integers, by squares; it wraps. Negative exponents give the power rounded toward zero, and 0 for 0.
+fn of_integers(b: &mut Builder, x: Value, y: Value) -> Value {
+    let number = |v: f64| constant(x.ty, v);
+    let bits = if x.ty.is_wide() { Type::U64 } else { Type::U32 };
+    let y_bits = b.bitcast(bits, y);
+    let (power, square, rest) = (b.var(number(1.0)), b.var(x), b.var(y_bits));
+    b.loop_(8 * bits.size() as u32, |b| {
+        let done = b.eq(rest, constant(bits, 0.0));
+        b.break_if(done);
+        let low = b.and(rest, constant(bits, 1.0));
+        let odd = b.ne(low, constant(bits, 0.0));
+        let factor = b.select(odd, square, number(1.0));
+        b.assign_op(power, Opcode::Mul, &[power, factor]);
+        b.assign_op(square, Opcode::Mul, &[square, square]);
+        let half = b.shr(rest, 1u32);
+        b.assign(rest, half);
+    });
+    if bits == x.ty {
+        return b.mov(power);
+    }
+    // Of 1 and −1 the power is that of the exponent's bits.
+    let negative = b.lt(y, number(0.0));
+    let size = b.abs(x);
+    let one = b.eq(size, number(1.0));
+    let small = b.not(one);
+    let vanishes = b.and(negative, small);
+    b.select(vanishes, number(0.0), power)
+}
+
+/// The power of integers modulo 2⁶⁴, as [`pow`].
+pub(super) fn pow_i64(v: &[i64]) -> i64 {
+    let [x, y] = [v[0], v[1]];
+    if y < 0 && x.abs() != 1 {
+        return 0;
+    }
+    let (mut power, mut square, mut rest) = (1i64, x, y as u64);
+    while rest > 0 {
+        if rest & 1 == 1 {
+            power = power.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        rest >>= 1;
+    }
+    power
 }
 
 /// An `f32` exponent that no device counts as 0, where 0 and infinity have other powers than 1. All others have the

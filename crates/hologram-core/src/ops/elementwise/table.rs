@@ -4,7 +4,7 @@
 use hologram_isa::{Type, TypeSet};
 
 use super::functions::{self as f, GELU_TANH};
-use super::{Kind, Map, Scalar, inverse, pow};
+use super::{Kind, Map, Scalar, constant, divide, inverse, pow};
 use crate::eager::Call;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
@@ -12,6 +12,8 @@ use crate::tensor::{Operand, Tensor};
 
 /// Every float.
 const FLOATS: TypeSet = TypeSet::of(&[Type::F16, Type::BF16, Type::F32, Type::F64]);
+/// Floats of the widths that programs compute in.
+const WIDE: TypeSet = TypeSet::of(&[Type::F32, Type::F64]);
 /// Whole numbers.
 const INTEGERS: TypeSet =
     TypeSet::of(&[Type::I8, Type::U8, Type::I16, Type::U16, Type::I32, Type::U32, Type::I64, Type::U64]);
@@ -119,23 +121,29 @@ operations! {
         |b, v| b.div(v[0], v[1]), |v| v[0] / v[1], |v| v[0].checked_div(v[1]).unwrap_or(0);
     Rem rem(a, b) Map INTEGERS 0.0, "The remainder of a / b with a's sign; by zero an error of the run.",
         |b, v| b.rem(v[0], v[1]), |v| v[0] % v[1], |v| v[0].checked_rem(v[1]).unwrap_or(0);
+    Remainder remainder(a, b) Map NUMBERS 0.5, "a − b·⌊a / b⌋, which has b's sign, as Python's `%`; of integers by zero an error of the run.",
+        divide::remainder, |v| remainder_f64(v[0], v[1]), |v| { let m = v[0].checked_rem(v[1]).unwrap_or(0); if m != 0 && (m ^ v[1]) < 0 { m + v[1] } else { m } };
+    FloorDivide floor_divide(a, b) Map NUMBERS 1.0, "⌊a / b⌋, as Python's `//`; of integers by zero an error of the run.",
+        divide::floor_divide, |v| floor_divide_f64(v[0], v[1]), |v| { let q = v[0].checked_div(v[1]).unwrap_or(0); if q.wrapping_mul(v[1]) != v[0] && (v[0] ^ v[1]) < 0 { q - 1 } else { q } };
     MulAdd mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
         f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]);
-    Max maximum(a, b) Map NUMBERS 0.0, "The greater; a NaN loses.", |b, v| b.max(v[0], v[1]), |v| v[0].max(v[1]);
-    Min minimum(a, b) Map NUMBERS 0.0, "The lesser; a NaN loses.", |b, v| b.min(v[0], v[1]), |v| v[0].min(v[1]);
-    Clip clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest).",
-        |b, v| { let low = b.max(v[0], v[1]); b.min(low, v[2]) }, |v| v[0].max(v[1]).min(v[2]);
+    Max maximum(a, b) Map NUMBERS 0.0, "The greater; NaN if either is.", |b, v| f::maximum(b, v[0], v[1]), |v| greater(v[0], v[1]);
+    Min minimum(a, b) Map NUMBERS 0.0, "The lesser; NaN if either is.", |b, v| f::minimum(b, v[0], v[1]), |v| -greater(-v[0], -v[1]);
+    Clip clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest); NaN if any is.",
+        |b, v| { let low = f::maximum(b, v[0], v[1]); f::minimum(b, low, v[2]) }, |v| -greater(-greater(v[0], v[1]), -v[2]);
     Neg neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0];
     Abs abs(x) Map SIGNED 0.0, "|x|; of the least integer itself.", |b, v| b.abs(v[0]), |v| v[0].abs();
 
     // Functions.
     Sqrt sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt();
     Rsqrt rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt();
-    Pow pow(a, b) Map FLOATS 3.0, "a to the power of b, with C's corner cases.", |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]);
+    Pow pow(a, b) Map NUMBERS 3.0, "a to the power of b, with C's corner cases. Integers wrap; negative exponents give 0, except of 1 and −1.",
+        |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]), pow::pow_i64;
     Exp exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
     Exp2 exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
     Log log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
     Log2 log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
+    Log10 log10(x) Map FLOATS 3.0, "The logarithm to base 10.", |b, v| f::log10(b, v[0]), |v| v[0].log10();
     Sin sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
     Cos cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
     Tan tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
@@ -154,14 +162,22 @@ operations! {
         |v| v[0].abs().atanh().copysign(v[0]);
     Expm1 expm1(x) Map FLOATS 3.0, "e to the power of x, minus 1, accurate close to 0.", |b, v| inverse::expm1(b, v[0]), |v| v[0].exp_m1();
     Log1p log1p(x) Map FLOATS 3.0, "The natural logarithm of 1 + x, accurate close to 0.", |b, v| inverse::log1p(b, v[0]), |v| v[0].ln_1p();
+    Hypot hypot(a, b) Map FLOATS 3.0, "√(a² + b²), which is finite where the squares are not.", f::hypot, |v| v[0].hypot(v[1]);
+    LogAddExp logaddexp(a, b) Map FLOATS 4.0 of |v| v[0].max(v[1]).abs(), "ln(eᵃ + eᵇ), the error relative to the greater operand.",
+        f::logaddexp, |v| if v[0] == v[1] { v[0] + std::f64::consts::LN_2 } else { greater(v[0], v[1]) + (-(v[0] - v[1]).abs()).exp().ln_1p() };
     Copysign copysign(a, b) Map FLOATS 0.0, "|a| with the sign of b.", inverse::copysign, |v| v[0].copysign(v[1]);
+    NextAfter nextafter(a, b) Map WIDE 1.0, "The number next to a in the direction of b.", inverse::nextafter, |v| if v[0].is_nan() || v[1].is_nan() { f64::NAN } else { v[0] };
     Erf erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
     Floor floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
     Ceil ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
     Round round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even();
 
+    Trunc trunc(x) Map FLOATS 0.0, "The nearest whole number toward zero.", |b, v| f::trunc(b, v[0]), |v| v[0].trunc();
+    Sign sign(x) Map NUMBERS 0.0, "−1, 0 or 1; NaN for NaN.", |b, v| f::sign(b, v[0]),
+        |v| if v[0] > 0.0 { 1.0 } else if v[0] < 0.0 { -1.0 } else { v[0] };
+
     // Activations.
-    Relu relu(x) Map SIGNED 0.0, "max(x, 0).", |b, v| f::relu(b, v[0]), |v| v[0].max(0.0);
+    Relu relu(x) Map SIGNED 0.0, "max(x, 0); NaN for NaN.", |b, v| f::relu(b, v[0]), |v| if v[0] <= 0.0 { 0.0 } else { v[0] };
     Sigmoid sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
     Silu silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
     Gelu gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
@@ -183,6 +199,11 @@ operations! {
     Ge ge(a, b) Compare NUMBERS 0.0, "Whether a ≥ b, as `bool`.", |b, v| b.ge(v[0], v[1]), |v| truth(v[0] >= v[1]);
     Signbit signbit(x) Compare FLOATS 0.0, "Whether the sign bit is set, as `bool`: of −0 too.",
         |b, v| inverse::signbit(b, v[0]), |v| truth(v[0].is_sign_negative());
+    IsNan isnan(x) Compare FLOATS 0.0, "Whether x is NaN, as `bool`.", |b, v| b.ne(v[0], v[0]), |v| truth(v[0].is_nan());
+    IsInf isinf(x) Compare FLOATS 0.0, "Whether x is infinite, as `bool`.",
+        |b, v| { let size = b.abs(v[0]); b.eq(size, constant(size.ty, f64::INFINITY)) }, |v| truth(v[0].is_infinite());
+    IsFinite isfinite(x) Compare FLOATS 0.0, "Whether x is neither infinite nor NaN, as `bool`.",
+        |b, v| { let size = b.abs(v[0]); b.lt(size, constant(size.ty, f64::INFINITY)) }, |v| truth(v[0].is_finite());
     Select select(condition, a, b) Choose ANY 0.0, "a where the condition (`bool`) is true, else b.",
         |b, v| b.select(v[0], v[1], v[2]), |v| if v[0] != 0.0 { v[1] } else { v[2] };
 
@@ -195,6 +216,24 @@ operations! {
         |b, v| { let n = f::count(b, v); b.shl(v[0], n) }, |_| 0.0, |v| if (0..64).contains(&v[1]) { v[0] << v[1] } else { 0 };
     Shr shr(a, count) Map INTEGERS 0.0, "a shifted right, filling with the sign.",
         |b, v| { let n = f::count(b, v); b.shr(v[0], n) }, |_| 0.0, |v| v[0] >> if (0..63).contains(&v[1]) { v[1] } else { 63 };
+}
+
+/// The greater of two numbers; NaN if either is.
+fn greater(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
+/// The remainder of a division that is rounded down.
+fn remainder_f64(a: f64, b: f64) -> f64 {
+    let m = a % b;
+    if m * b.signum() < 0.0 { m + b } else { m.abs().copysign(b) + if m.is_nan() { f64::NAN } else { 0.0 } }
+}
+
+/// The quotient of a division, rounded down.
+fn floor_divide_f64(a: f64, b: f64) -> f64 {
+    let q = a / b;
+    let below = a.is_finite() && b.is_infinite() && a != 0.0 && a.signum() != b.signum();
+    if below { -1.0 } else { q.floor() }
 }
 
 /// The inverse of the hyperbolic cosine in `f64`; the standard library's loses digits close to 1.

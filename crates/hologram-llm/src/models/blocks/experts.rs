@@ -112,12 +112,15 @@ fn of_best_groups(
     Ok(g.reshape(kept, &[tokens, Dim::Fixed(count)])?)
 }
 
-impl Block for ExpertFfn {
-    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
-        let Experts { count, used, sigmoid, groups, .. } = self.experts;
-        let scores = step.linear(x, &self.router)?;
-        let (tokens, rows) = (step.tokens, step.rows);
-        let Step { graph: g, linears, .. } = step;
+impl ExpertFfn {
+    /// Weights and ids of the experts that each token uses, both `[tokens, used]`.
+    fn choose(&self, g: &mut Graph, scores: NodeId, tokens: Dim) -> Result<(NodeId, NodeId)> {
+        let Experts { count, used, sigmoid, groups, normalized, .. } = self.experts;
+        if normalized && !sigmoid && groups.0 <= 1 && self.choice_bias.is_none() {
+            // Divided by their sum, the greatest of all probabilities are those of the greatest scores alone.
+            let (greatest, ids) = g.top_k(scores, used)?;
+            return Ok((g.softmax_rows(greatest)?, ids));
+        }
         let scores = if sigmoid { g.sigmoid(scores)? } else { g.softmax_rows(scores)? };
         let mut choice = scores;
         if let Some(bias) = &self.choice_bias {
@@ -131,11 +134,22 @@ impl Block for ExpertFfn {
         if choice != scores {
             weights = g.take(scores, ids)?;
         }
-        if self.experts.normalized {
+        if normalized {
             let sum = g.reduce(weights, Reduction::Sum, 1)?;
             let sum = g.reshape(sum, &[tokens, Dim::Fixed(1)])?;
             weights = g.div(weights, sum)?;
         }
+        Ok((weights, ids))
+    }
+}
+
+impl Block for ExpertFfn {
+    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
+        let count = self.experts.count;
+        let scores = step.linear(x, &self.router)?;
+        let (tokens, rows) = (step.tokens, step.rows);
+        let Step { graph: g, linears, .. } = step;
+        let (mut weights, ids) = self.choose(g, scores, tokens)?;
         if self.experts.scale != 1.0 {
             weights = g.mul_scalar(weights, self.experts.scale.into())?;
         }

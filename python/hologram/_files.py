@@ -1,0 +1,34 @@
+"""Tensors in files: NumPy's `.npy`, and safetensors."""
+
+from __future__ import annotations
+
+import os
+
+from . import _native
+from ._native import Tensor
+
+
+def save(path: str | os.PathLike, tensors: Tensor | dict[str, Tensor]) -> None:
+    """Writes a tensor to a `.npy` file, or tensors by their names to a `.safetensors` file; the ending decides."""
+    name = os.fspath(path)
+    if name.endswith(".npy"):
+        if not isinstance(tensors, Tensor):
+            raise TypeError("a .npy file holds one tensor")
+        _native.save_npy(name, tensors)
+    elif name.endswith(".safetensors"):
+        if isinstance(tensors, Tensor):
+            raise TypeError("a .safetensors file holds tensors by name: give a dict")
+        _native.save_safetensors(name, dict(tensors))
+    else:
+        raise ValueError(f"{name} ends neither in .npy nor in .safetensors")
+
+
+def load(path: str | os.PathLike, *, device=None) -> Tensor | dict[str, Tensor]:
+    """Reads a `.npy` file as a tensor, or a `.safetensors` file as tensors by their names."""
+    name = os.fspath(path)
+    device = None if device is None else str(device)
+    if name.endswith(".npy"):
+        return _native.load_npy(name, device)
+    if name.endswith(".safetensors"):
+        return _native.load_safetensors(name, device)
+    raise ValueError(f"{name} ends neither in .npy nor in .safetensors")

@@ -1,0 +1,376 @@
+"""Language models.
+
+    >>> import hologram as hg
+    >>> model = hg.llm.load(MODEL, device="cpu")
+    >>> model.generate("A trait is", max_tokens=3, temperature=0).tokens[:1]
+    [260]
+    >>> model.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _native
+from ._native import Session, Tensor, Tokenizer
+
+__all__ = ["Completion", "Model", "Piece", "Session", "Stream", "TokenLogprob", "Tokenizer", "load"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token, the natural logarithm of its probability, its bytes, and the most probable tokens in its place."""
+
+    token: int
+    logprob: float
+    bytes: bytes
+    top: list[TokenLogprob] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A generated token and the text that it completes. The last piece has `finish`, and perhaps no token."""
+
+    text: str
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    finish: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A generated text. `finish` says why it ended: "end", "length", "stop", "context" or "timeout"."""
+
+    text: str
+    tokens: list[int]
+    finish: str
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _logprob(raw) -> TokenLogprob | None:
+    if raw is None:
+        return None
+    (token, logprob, text), top = raw
+    return TokenLogprob(token, logprob, text, [TokenLogprob(*one) for one in top])
+
+
+class Stream:
+    """A text that is being generated: iterate over its pieces, with `for` or `async for`. `close()`, or dropping it,
+    cancels it, also while the prompt is computed."""
+
+    def __init__(self, events, logprobs: bool, prepare=None):
+        self._events = events
+        self._logprobs = logprobs
+        self._waiting: list[Piece] = []
+        self._done = False
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        self.stats: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        while not self._waiting:
+            if self._done:
+                raise StopIteration
+            self._take(self._events.next())
+        return self._waiting.pop(0)
+
+    def _take(self, event: dict[str, Any] | None) -> None:
+        if event is None:
+            self._done = True
+        elif event["kind"] == "prompt":
+            self.prompt_logprobs = [_logprob(raw) for raw in event["logprobs"]]
+        elif event["kind"] == "token":
+            ids, logprobs = event["ids"], [_logprob(raw) for raw in event["logprobs"]]
+            # The text belongs to the last of the tokens that complete it.
+            for i, token in enumerate(ids):
+                last = i == len(ids) - 1
+                own = logprobs[i] if self._logprobs and i < len(logprobs) else None
+                self._waiting.append(Piece(event["text"] if last else "", token, own))
+            if not ids:
+                self._waiting.append(Piece(event["text"]))
+        elif event["kind"] == "finished":
+            self._done = True
+            self.stats = {k: v for k, v in event.items() if k not in ("kind", "finish")}
+            self._waiting.append(Piece("", None, None, event["finish"]))
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self
+
+    async def __anext__(self) -> Piece:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._next)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        except _End:
+            raise StopAsyncIteration from None
+
+    def _next(self) -> Piece:
+        # StopIteration cannot cross a future.
+        try:
+            return next(self)
+        except StopIteration:
+            raise _End from None
+
+    def close(self) -> None:
+        """Cancels the generation."""
+        self._done = True
+        self._events.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def completion(self) -> Completion:
+        """Waits for the whole text."""
+        return _collect(self, self._logprobs)
+
+
+class _End(Exception):
+    pass
+
+
+def _collect(stream, logprobs: bool) -> Completion:
+    pieces = list(stream)
+    return Completion(
+        text="".join(piece.text for piece in pieces),
+        tokens=[piece.token for piece in pieces if piece.token is not None],
+        finish=pieces[-1].finish or "other" if pieces else "other",
+        logprobs=[piece.logprob for piece in pieces if piece.logprob is not None] if logprobs else None,
+        prompt_logprobs=stream.prompt_logprobs,
+        stats=stream.stats,
+    )
+
+
+# The options that only the engine's own sampling has.
+_ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed")
+
+
+class Model:
+    """A language model on a device. Use it in a `with` statement or `close()` it to free its memory at once."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        device=None,
+        ctx: int | None = None,
+        kv: str | None = None,
+        sequences: int | None = None,
+        kv_memory: int | None = None,
+    ):
+        self._native = _native.Model(os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory)
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model's files."""
+        if self._tokenizer is None:
+            self._tokenizer = self._native.tokenizer()
+        return self._tokenizer
+
+    @property
+    def device(self) -> str:
+        """The name of the device."""
+        return self._native.device
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model's name and sizes."""
+        return self._native.config
+
+    def close(self) -> None:
+        """Frees the model's memory. What it generates ends with an error."""
+        self._tokenizer = None
+        self._native.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def __reduce__(self):
+        raise TypeError("a model cannot be pickled: load it where it is needed")
+
+    def __repr__(self) -> str:
+        return "Model(closed)" if self._native.closed else f"Model({self.config['name']!r}, device={self.device!r})"
+
+    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt, True, True)
+            if not tokens and self.tokenizer.bos is not None:
+                tokens = [self.tokenizer.bos]
+            return tokens
+        return [token.__index__() for token in prompt]
+
+    def generate(self, prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]], **options):
+        """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is computed as one batch and gives
+        a list. Options: those of `stream`."""
+        listed = not isinstance(prompt, str) and (not prompt or not hasattr(prompt[0], "__index__"))
+        if not listed:
+            return self.stream(prompt, **options).completion()
+        streams = []
+        try:
+            for one in prompt:
+                streams.append(self.stream(one, **options))
+            return [stream.completion() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = 256,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repeat_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_tokens: Sequence[int] | None = None,
+        ignore_eos: bool = False,
+        min_tokens: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: bool | None = None,
+        logit_bias: dict[int, float] | None = None,
+        json_schema: dict | bool | str | None = None,
+        json_object: bool = False,
+        regex: str | None = None,
+        grammar: str | None = None,
+        timeout: float | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        logits_processor: Callable[[list[int], Tensor], Any] | None = None,
+    ) -> Stream:
+        """Continues a prompt, piece by piece. Without a seed each call has its own; `temperature=0` always takes the
+        most probable token. `logits_processor(tokens, logits)` returns the logits to choose from, computed on the host.
+        """
+        if temperature is not None and temperature == 0:
+            seed = 0 if seed is None else seed
+        options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repeat_penalty": repeat_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "seed": int.from_bytes(os.urandom(6), "little") if seed is None else seed,
+            "stop": [stop] if isinstance(stop, str) else list(stop) if stop is not None else None,
+            "stop_tokens": stop_tokens,
+            "ignore_eos": ignore_eos or None,
+            "min_tokens": min_tokens,
+            "logprobs": logprobs,
+            "prompt_logprobs": prompt_logprobs,
+            "logit_bias": list(logit_bias.items()) if logit_bias is not None else None,
+            "json_schema": json_schema if isinstance(json_schema, str) or json_schema is None else json.dumps(json_schema),
+            "json_object": json_object or None,
+            "regex": regex,
+            "grammar": grammar,
+            "timeout": timeout,
+            "priority": priority,
+            "tenant": tenant,
+        }
+        options = {key: value for key, value in options.items() if value is not None}
+        tokens = self._tokens(prompt)
+        if logits_processor is not None:
+            from ._processed import Processed
+
+            refused = [key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")]
+            if refused:
+                raise ValueError(f"{refused[0]} does not go together with logits_processor")
+            return Processed(self, tokens, options, logits_processor)
+        return Stream(self._native.submit(tokens, options), logprobs is not None)
+
+    def chat(self, messages: Sequence[dict[str, Any]], *, stream: bool = False, tools: Sequence[dict] | None = None, template: dict | None = None, **options):
+        """The reply to a conversation, in the shape of OpenAI's chat completions: a dict, or with `stream=True` an
+        iterator of chunks. `template` has further variables of the chat template, such as `enable_thinking`."""
+        _, tokens = self._chat(messages, tools, template, True)
+        if stream:
+            return self._chunks(self.stream(tokens, **options))
+        done = self.generate(tokens, **options)
+        finish = "stop" if done.finish in ("end", "stop") else "length"
+        usage = {"prompt_tokens": len(tokens), "completion_tokens": len(done.tokens), "total_tokens": len(tokens) + len(done.tokens)}
+        choice = {"index": 0, "message": {"role": "assistant", "content": done.text}, "finish_reason": finish}
+        return {"object": "chat.completion", "model": self.config["name"], "choices": [choice], "usage": usage}
+
+    def _chat(self, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
+        return _chat(self.tokenizer, messages, tools, variables, reply)
+
+    def _chunks(self, pieces: Stream) -> Iterator[dict[str, Any]]:
+        with pieces:
+            for piece in pieces:
+                finish = None if piece.finish is None else "stop" if piece.finish in ("end", "stop") else "length"
+                delta = {"content": piece.text} if piece.text else {}
+                choice = {"index": 0, "delta": delta, "finish_reason": finish}
+                yield {"object": "chat.completion.chunk", "model": self.config["name"], "choices": [choice]}
+
+    def session(self, *, ctx: int | None = None, kv: str | None = None) -> Session:
+        """A text with a KV cache of its own, extended by hand: `feed`, `truncate`."""
+        return self._native.session(ctx, kv)
+
+    def logits(self, tokens: str | Sequence[int]) -> Tensor:
+        """The logits after each token: `float32 [tokens, vocabulary]`, in the host's memory."""
+        tokens = self._tokens(tokens)
+        return self._native.session(max(len(tokens), 1), None).feed(tokens, "all")
+
+    def perplexity(self, text: str | Sequence[int], *, ctx: int = 512) -> float:
+        """How well the model predicts a text of at least `ctx` tokens: the lower, the better. The method is that of
+        `hologram perplexity`."""
+        tokens = self.tokenizer.encode(text, True) if isinstance(text, str) else list(text)
+        return self._native.perplexity(tokens, ctx)[0]
+
+    def embed(self, text: str | Sequence[str], *, pooling: str | None = None) -> Tensor:
+        """A vector of length 1 for a text, or a row for each of several; `pooling` is "last" or "mean"."""
+        texts = [text] if isinstance(text, str) else list(text)
+        vectors = self._native.embed([self._tokens(one) for one in texts], pooling)
+        return vectors[0] if isinstance(text, str) else vectors
+
+
+def _chat(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
+    return tokenizer._chat(json.dumps(list(messages)), json.dumps(list(tools or [])), json.dumps(variables or {}), reply)
+
+
+def _apply_chat_template(self: Tokenizer, messages, *, tools=None, add_generation_prompt: bool = True, tokenize: bool = True, **variables):
+    """The tokens of a conversation as the model's chat template writes it, or its text with `tokenize=False`."""
+    text, tokens = _chat(self, messages, tools, variables, add_generation_prompt)
+    return tokens if tokenize else text
+
+
+Tokenizer.apply_chat_template = _apply_chat_template
+
+
+def load(
+    path: str | os.PathLike,
+    *,
+    device=None,
+    ctx: int | None = None,
+    kv: str | None = None,
+    sequences: int | None = None,
+    kv_memory: int | None = None,
+) -> Model:
+    """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest text in
+    tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once."""
+    return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory)

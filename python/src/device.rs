@@ -1,0 +1,166 @@
+//! Devices: opened when they are first used, once each, and shared by everything in the process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hologram_core::{Executor, OpenOptions};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::{Error, Result};
+
+/// Rises in the child of a fork: what was opened before is the parent's.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// The name of the device that `None` and "auto" mean.
+static DEFAULT: Mutex<Option<String>> = Mutex::new(None);
+
+/// The open devices by name.
+static OPEN: Mutex<Option<HashMap<String, Executor>>> = Mutex::new(None);
+
+/// The current generation.
+pub fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Checks that something was made in this process.
+pub fn alive(made: u32) -> Result<()> {
+    if made == generation() {
+        return Ok(());
+    }
+    Err(PyRuntimeError::new_err(
+        "the device was opened before this process was forked, and its threads and memory stayed with the parent: \
+         use multiprocessing's start method \"spawn\", or make tensors and models in the child",
+    )
+    .into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name under which a device is kept: `cuda` is `cuda:0`.
+fn full_name(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    if name == "cuda" {
+        return "cuda:0".into();
+    }
+    name
+}
+
+/// The device of this name, opened if it is not yet, with its full name.
+pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
+    let default = lock(&DEFAULT).clone();
+    let name = match name.filter(|name| !name.eq_ignore_ascii_case("auto")) {
+        Some(name) => full_name(name),
+        None => match default {
+            Some(name) => name,
+            None => {
+                let executor = py.detach(Executor::new_auto)?;
+                let name = full_name(executor.info().backend.name());
+                let executor = keep(&name, executor);
+                if let Some(reason) = executor.fallback() {
+                    let warnings = py.import("warnings")?;
+                    warnings.call_method1("warn", (format!("hologram: {reason}"),))?;
+                }
+                *lock(&DEFAULT) = Some(name.clone());
+                return Ok((name, executor));
+            }
+        },
+    };
+    if let Some(executor) = lock(&OPEN).as_ref().and_then(|open| open.get(&name)) {
+        return Ok((name, executor.clone()));
+    }
+    let options = OpenOptions::default();
+    let executor = py.detach(|| Executor::open_with(&name, &options))?;
+    let executor = keep(&name, executor);
+    Ok((name, executor))
+}
+
+/// Keeps an open device, unless another thread was faster.
+fn keep(name: &str, executor: Executor) -> Executor {
+    lock(&OPEN).get_or_insert_default().entry(name.into()).or_insert(executor).clone()
+}
+
+/// The default device from now on; `auto` lets the machine decide.
+#[pyfunction]
+pub fn set_default_device(py: Python<'_>, name: &str) -> Result<()> {
+    let name = if name.eq_ignore_ascii_case("auto") { None } else { Some(open(py, Some(name))?.0) };
+    *lock(&DEFAULT) = name;
+    Ok(())
+}
+
+/// The name of the default device, which is opened by this.
+#[pyfunction]
+pub fn default_device(py: Python<'_>) -> Result<String> {
+    Ok(open(py, None)?.0)
+}
+
+/// Opens a device; returns its full name.
+#[pyfunction]
+#[pyo3(signature = (name=None))]
+pub fn open_device(py: Python<'_>, name: Option<&str>) -> Result<String> {
+    Ok(open(py, name)?.0)
+}
+
+/// The devices of this machine as dictionaries, best first, with what is wrong with those that cannot be used.
+#[pyfunction]
+pub fn devices(py: Python<'_>) -> Result<Vec<Py<PyDict>>> {
+    let one = |(name, info): (String, hologram_backends::Result<hologram_core::DeviceInfo>)| -> PyResult<Py<PyDict>> {
+        let entry = PyDict::new(py);
+        entry.set_item("name", &name)?;
+        entry.set_item("available", info.is_ok())?;
+        match info {
+            Ok(info) => {
+                entry.set_item("description", &info.name)?;
+                entry.set_item("memory_bytes", info.memory_bytes)?;
+                entry.set_item("features", info.features.clone())?;
+                entry.set_item("float64", info.capabilities.iter().any(|c| c.to_string() == "f64"))?;
+            }
+            Err(error) => entry.set_item("reason", error.to_string())?,
+        }
+        Ok(entry.unbind())
+    };
+    let found = py.detach(hologram_backends::devices);
+    Ok(found.into_iter().map(one).collect::<PyResult<_>>()?)
+}
+
+/// What a device counted: launches, bytes copied, memory.
+#[pyfunction]
+pub fn metrics(py: Python<'_>, name: &str) -> Result<String> {
+    Ok(format!("{:?}", open(py, Some(name))?.1.metrics()))
+}
+
+/// Waits for all work of a device.
+#[pyfunction]
+#[pyo3(signature = (name=None))]
+pub fn synchronize(py: Python<'_>, name: Option<&str>) -> Result<()> {
+    let (_, executor) = open(py, name)?;
+    Ok(py.detach(|| executor.synchronize())?)
+}
+
+/// Called in the child of a fork: the parent's devices are out of reach, new ones can be opened.
+#[pyfunction]
+pub fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // The thread that forked holds the interpreter, so no other one holds these locks for long; one that did left its
+    // lock closed in the child, and only then is the child without devices.
+    if let Ok(mut open) = OPEN.try_lock() {
+        // Dropping a device would wait for threads that the child does not have.
+        std::mem::forget(open.take());
+    }
+}
+
+/// A device as an argument: a name, a `Device`, or `None` for the default.
+pub fn name_of(object: Option<&Bound<'_, PyAny>>) -> Result<Option<String>> {
+    match object.filter(|object| !object.is_none()) {
+        None => Ok(None),
+        Some(object) if object.is_instance_of::<pyo3::types::PyString>() => Ok(Some(object.extract::<String>()?)),
+        Some(object) => match object.getattr_opt("name")? {
+            Some(name) => Ok(Some(name.extract::<String>().map_err(Error::from)?)),
+            None => crate::error::wrong_type(format!("{} is no device: use a name such as \"cpu\"", object.repr()?)),
+        },
+    }
+}

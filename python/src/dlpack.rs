@@ -1,0 +1,467 @@
+//! DLPack (<https://dmlc.github.io/dlpack>), both ways: tensors and arrays of other libraries over the same memory.
+//!
+//! A capsule holds a structure of the legacy or the versioned form. Whoever takes it renames the capsule and calls the
+//! deleter when it is done; a capsule that nobody took calls it itself.
+
+use std::any::Any;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use hologram_backends::ForeignPointer;
+use hologram_core::{DType, Executor, Tensor};
+use hologram_isa::Type;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+
+use crate::device;
+use crate::dtype::{name as type_name, size};
+use crate::error::{Error, Result, value};
+use crate::tensor::{Inner, PyTensor};
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+
+/// The version that is written; any of the same major number is read.
+const VERSION: Version = Version { major: 1, minor: 1 };
+
+const LEGACY: &CStr = c"dltensor";
+const USED_LEGACY: &CStr = c"used_dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+const USED_VERSIONED: &CStr = c"used_dltensor_versioned";
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Element {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLTensor`.
+#[repr(C)]
+struct Raw {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    dtype: Element,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: Raw,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedVersioned {
+    version: Version,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: Raw,
+}
+
+fn element(ty: Type) -> Element {
+    let code = match ty {
+        Type::Bool => 6,
+        Type::BF16 => 4,
+        Type::F16 | Type::F32 | Type::F64 => 2,
+        Type::U8 | Type::U16 | Type::U32 | Type::U64 => 1,
+        _ => 0,
+    };
+    Element { code, bits: 8 * size(ty) as u8, lanes: 1 }
+}
+
+fn type_of(of: Element) -> Result<Type> {
+    let same = |ty: &&Type| {
+        let own = element(**ty);
+        (own.code, own.bits, own.lanes) == (of.code, of.bits, of.lanes)
+    };
+    match Type::ALL.iter().find(same) {
+        Some(ty) => Ok(*ty),
+        None => buffer_error(format!(
+            "there is no element type for DLPack's code {} of {} bits and {} lanes",
+            of.code, of.bits, of.lanes
+        )),
+    }
+}
+
+fn buffer_error<T>(text: impl Into<String>) -> Result<T> {
+    Err(PyBufferError::new_err(text.into()).into())
+}
+
+/// DLPack's numbers of a tensor's device.
+fn device_of(inner: &Inner) -> Result<(i32, i32)> {
+    let (kind, number) = inner.device.split_once(':').unwrap_or((&inner.device, "0"));
+    match kind {
+        "cpu" | "reference" => Ok((CPU, 0)),
+        "cuda" => Ok((CUDA, number.parse().unwrap_or(0))),
+        other => buffer_error(format!(
+            "memory of {other} cannot be given to other libraries: use .to_device(\"cpu\") first"
+        )),
+    }
+}
+
+/// What an exported structure keeps alive.
+struct Exported {
+    #[expect(dead_code, reason = "held for its drop")]
+    tensor: Tensor,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    generation: u32,
+}
+
+impl Exported {
+    fn free(context: *mut c_void) {
+        // SAFETY: the context is a box of `export`, whose deleter is called once.
+        let exported = unsafe { Box::from_raw(context.cast::<Exported>()) };
+        if exported.generation != device::generation() {
+            // The memory is the parent's.
+            std::mem::forget(exported);
+        }
+    }
+}
+
+unsafe extern "C" fn free_legacy(managed: *mut Managed) {
+    // SAFETY: the structure is a box of `export`, and its deleter is called once.
+    let managed = unsafe { Box::from_raw(managed) };
+    Exported::free(managed.context);
+}
+
+unsafe extern "C" fn free_versioned(managed: *mut ManagedVersioned) {
+    // SAFETY: as in `free_legacy`.
+    let managed = unsafe { Box::from_raw(managed) };
+    Exported::free(managed.context);
+}
+
+/// Called when a capsule dies: frees a structure that nobody took.
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: the interpreter calls it with a live capsule; a valid name tells which structure it holds.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) != 0 {
+            free_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
+        } else if ffi::PyCapsule_IsValid(capsule, LEGACY.as_ptr()) != 0 {
+            free_legacy(ffi::PyCapsule_GetPointer(capsule, LEGACY.as_ptr()).cast());
+        }
+    }
+}
+
+fn export<'py>(py: Python<'py>, inner: &Inner, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
+    let (device_type, device_id) = device_of(inner)?;
+    let tensor = inner.tensor.clone();
+    let Some(address) = tensor.address() else {
+        return buffer_error(format!("memory of {} has no address for other libraries", inner.device));
+    };
+    let empty = tensor.shape().contains(&0);
+    let mut exported = Box::new(Exported {
+        shape: tensor.shape().iter().map(|n| *n as i64).collect(),
+        strides: tensor.strides().iter().map(|n| *n as i64).collect(),
+        tensor,
+        generation: device::generation(),
+    });
+    let raw = Raw {
+        data: if empty { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(address as usize) },
+        device_type,
+        device_id,
+        ndim: exported.shape.len() as i32,
+        dtype: element(inner.ty()),
+        shape: exported.shape.as_mut_ptr(),
+        strides: exported.strides.as_mut_ptr(),
+        byte_offset: 0,
+    };
+    let context = Box::into_raw(exported).cast::<c_void>();
+    let (pointer, name) = match versioned {
+        true => {
+            let managed =
+                ManagedVersioned { version: VERSION, context, deleter: Some(free_versioned), flags, tensor: raw };
+            (Box::into_raw(Box::new(managed)).cast::<c_void>(), VERSIONED)
+        }
+        false => {
+            let managed = Managed { tensor: raw, context, deleter: Some(free_legacy) };
+            (Box::into_raw(Box::new(managed)).cast::<c_void>(), LEGACY)
+        }
+    };
+    // SAFETY: the pointer is not null, the name is static, and the destructor fits both structures.
+    let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(drop_capsule)) };
+    // SAFETY: a new reference, or null with an exception.
+    Ok(unsafe { Bound::from_owned_ptr_or_err(py, capsule) }?)
+}
+
+#[pymethods]
+impl PyTensor {
+    /// DLPack's numbers of the device: its kind, and which one of it.
+    fn __dlpack_device__(&self) -> Result<(i32, i32)> {
+        device_of(&self.get()?)
+    }
+
+    /// A capsule with the tensor's memory for another library, which shares it. `stream` is the consumer's on a GPU;
+    /// `copy=True` gives it memory of its own.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> Result<Bound<'py, PyAny>> {
+        let mut inner = self.get()?;
+        let (own, mut flags) = (device_of(&inner)?, 0);
+        match dl_device {
+            Some(wanted) if wanted != own => {
+                if wanted != (CPU, 0) || copy == Some(false) {
+                    return buffer_error(format!("{} is not the device {wanted:?}, and no copy is allowed", inner.device));
+                }
+                let (name, executor) = device::open(py, Some("cpu"))?;
+                inner = PyTensor::new(py.detach(|| inner.tensor.to(&executor))?, name.into()).get()?;
+                flags = IS_COPIED;
+            }
+            _ if copy == Some(true) => {
+                inner.tensor = py.detach(|| inner.tensor.copy())?;
+                flags = IS_COPIED;
+            }
+            _ => {}
+        }
+        match device_of(&inner)? {
+            (CUDA, _) => {
+                let stream = match stream {
+                    None => Some(1),
+                    Some(-1) => None,
+                    Some(0) => return value("stream 0 means two things: use 1 or 2"),
+                    Some(stream) => Some(stream as u64),
+                };
+                if let Some(stream) = stream {
+                    let backend = inner.tensor.executor().backend();
+                    // SAFETY: DLPack's protocol: the consumer names a stream of the device.
+                    unsafe { backend.make_stream_wait(inner.tensor.buffer(), stream) }?;
+                }
+            }
+            _ if stream.is_some_and(|stream| stream != -1) => return value("a tensor on the CPU takes no stream"),
+            // An error of the work that computes it comes here, not with a wrong number.
+            _ => py.detach(|| inner.tensor.wait())?,
+        }
+        export(py, &inner, max_version.is_some_and(|(major, _)| major >= VERSION.major), flags)
+    }
+}
+
+/// A structure that was taken from a capsule: its deleter is called on drop.
+enum Taken {
+    Legacy(*mut Managed),
+    Versioned(*mut ManagedVersioned),
+}
+
+// SAFETY: the protocol lets the consumer call the deleter on any thread.
+unsafe impl Send for Taken {}
+// SAFETY: a shared reference gives nothing.
+unsafe impl Sync for Taken {}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: the structure was taken from its capsule, so that only this calls its deleter.
+        unsafe {
+            match *self {
+                Taken::Legacy(managed) => {
+                    if let Some(deleter) = (*managed).deleter {
+                        deleter(managed);
+                    }
+                }
+                Taken::Versioned(managed) => {
+                    if let Some(deleter) = (*managed).deleter {
+                        deleter(managed);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Taken {
+    /// Takes the structure of a capsule.
+    fn of(capsule: &Bound<'_, PyAny>) -> Result<Taken> {
+        let py = capsule.py();
+        if !capsule.is_instance_of::<PyCapsule>() {
+            return Err(PyTypeError::new_err(format!("__dlpack__ gave no capsule, but {}", capsule.get_type().name()?)).into());
+        }
+        let raw = capsule.as_ptr();
+        // SAFETY: the capsule is alive; its name says which structure it holds, and that nobody took it.
+        unsafe {
+            for (name, used) in [(VERSIONED, USED_VERSIONED), (LEGACY, USED_LEGACY)] {
+                if ffi::PyCapsule_IsValid(raw, name.as_ptr()) == 0 {
+                    continue;
+                }
+                let pointer = ffi::PyCapsule_GetPointer(raw, name.as_ptr());
+                if name == VERSIONED {
+                    // Only the fields before this check have the same place in every version.
+                    let version = (*pointer.cast::<ManagedVersioned>()).version;
+                    if version.major != VERSION.major {
+                        return buffer_error(format!("DLPack {}.{} cannot be read", version.major, version.minor));
+                    }
+                }
+                if ffi::PyCapsule_SetName(raw, used.as_ptr()) != 0 {
+                    return Err(PyErr::fetch(py).into());
+                }
+                return Ok(match name == VERSIONED {
+                    true => Taken::Versioned(pointer.cast()),
+                    false => Taken::Legacy(pointer.cast()),
+                });
+            }
+        }
+        buffer_error("the capsule holds no DLPack tensor, or another consumer took it")
+    }
+
+    fn tensor(&self) -> &Raw {
+        // SAFETY: the structure lives until the deleter is called, on drop.
+        unsafe {
+            match *self {
+                Taken::Legacy(managed) => &(*managed).tensor,
+                Taken::Versioned(managed) => &(*managed).tensor,
+            }
+        }
+    }
+
+    fn read_only(&self) -> bool {
+        match *self {
+            Taken::Legacy(_) => false,
+            // SAFETY: as in `tensor`.
+            Taken::Versioned(managed) => unsafe { (*managed).flags & READ_ONLY != 0 },
+        }
+    }
+}
+
+/// What an imported structure says, checked.
+struct Described {
+    ty: Type,
+    shape: Vec<usize>,
+    strides: Vec<i64>,
+    address: usize,
+    elements: usize,
+}
+
+fn described(raw: &Raw) -> Result<Described> {
+    let ty = type_of(raw.dtype)?;
+    let rank = match usize::try_from(raw.ndim) {
+        Ok(rank) if rank <= 64 => rank,
+        _ => return buffer_error(format!("the array has {} dimensions", raw.ndim)),
+    };
+    if rank > 0 && raw.shape.is_null() {
+        return buffer_error("the array has no shape");
+    }
+    // SAFETY: the producer gave as many sizes, and strides if any, as dimensions.
+    let list = |data: *mut i64| if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, rank) } };
+    let shape: Vec<usize> = list(raw.shape).iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
+    let Some(elements) = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size)) else {
+        return buffer_error(format!("the array's shape {shape:?} is too large"));
+    };
+    let mut dense = vec![1i64; rank];
+    for k in (1..rank).rev() {
+        dense[k - 1] = dense[k].saturating_mul(shape[k].max(1) as i64);
+    }
+    let strides = match raw.strides.is_null() {
+        true => dense,
+        // The stride of a dimension of size 1 means nothing, and producers write anything there.
+        false => list(raw.strides).iter().zip(&dense).zip(&shape).map(|((s, d), n)| if *n <= 1 { *d } else { *s }).collect(),
+    };
+    let offset = usize::try_from(raw.byte_offset).unwrap_or(usize::MAX);
+    Ok(Described { ty, shape, strides, address: raw.data.expose_provenance().wrapping_add(offset), elements })
+}
+
+/// The elements of an array in the host's memory, in row-major order.
+fn gathered(of: &Described) -> Vec<u8> {
+    let width = size(of.ty);
+    let mut bytes = Vec::with_capacity(of.elements * width);
+    let mut index = vec![0usize; of.shape.len()];
+    for _ in 0..of.elements {
+        let places = index.iter().zip(&of.strides).map(|(i, s)| *i as i64 * s).sum::<i64>();
+        let address = of.address.wrapping_add_signed(places as isize * width as isize);
+        let data = ptr::with_exposed_provenance::<u8>(address);
+        // SAFETY: the producer promised that the elements of its shape and strides are readable.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data, width) });
+        for (i, n) in index.iter_mut().zip(&of.shape).rev() {
+            *i += 1;
+            if *i < *n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    bytes
+}
+
+fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -> Result<Tensor> {
+    let of = described(taken.tensor())?;
+    let format = DType::Plain(of.ty);
+    if of.elements == 0 {
+        return Ok(Tensor::empty(executor, format, &of.shape)?);
+    }
+    let aligned = of.address % size(of.ty) == 0;
+    let backwards = of.strides.iter().any(|s| *s < 0);
+    if !aligned || backwards {
+        if copy == Some(false) || !host {
+            let why = if backwards { "has negative strides" } else { "is not aligned to its elements" };
+            return buffer_error(format!("an array of {} that {why} needs a copy", type_name(of.ty)));
+        }
+        return Ok(Tensor::from_bytes(executor, format, &of.shape, &gathered(&of))?);
+    }
+    let strides: Vec<usize> = of.strides.iter().map(|s| *s as usize).collect();
+    let reach = of.shape.iter().zip(&strides).try_fold(1usize, |reach, (n, s)| (n - 1).checked_mul(*s)?.checked_add(reach));
+    let Some(bytes) = reach.and_then(|reach| reach.checked_mul(size(of.ty))) else {
+        return buffer_error(format!("the array's strides {strides:?} are too large"));
+    };
+    let writable = !taken.read_only();
+    let owner: Arc<dyn Any + Send + Sync> = Arc::new(taken);
+    // SAFETY: the producer promised that its elements may be used until the deleter, which the owner calls; the strides
+    // span these bytes.
+    let memory = unsafe { ForeignPointer::new(owner, of.address as u64, bytes, writable) };
+    let tensor = Tensor::from_pointer(executor, memory, format, &of.shape, Some(&strides))?;
+    if copy == Some(true) { Ok(tensor.copy()?) } else { Ok(tensor) }
+}
+
+/// A tensor over the memory of an object with `__dlpack__`.
+#[pyfunction]
+#[pyo3(signature = (object, copy=None))]
+pub fn from_dlpack(object: &Bound<'_, PyAny>, copy: Option<bool>) -> Result<PyTensor> {
+    let py = object.py();
+    let (kind, number) = object.call_method0("__dlpack_device__")?.extract::<(i64, i64)>()?;
+    let (wanted, host) = match kind as i32 {
+        CPU | CUDA_HOST => ("cpu".to_string(), true),
+        CUDA | CUDA_MANAGED => (format!("cuda:{number}"), false),
+        other => return buffer_error(format!("arrays on DLPack's device {other} cannot be read: move it to the CPU first")),
+    };
+    let (name, executor) = device::open(py, Some(&wanted))?;
+    let arguments = PyDict::new(py);
+    if let Some(stream) = executor.backend().stream().filter(|_| !host) {
+        arguments.set_item("stream", stream)?;
+    }
+    let plain = arguments.copy()?;
+    arguments.set_item("max_version", (VERSION.major, VERSION.minor))?;
+    // Producers of before DLPack 1.0 do not know the argument.
+    let capsule = match object.call_method("__dlpack__", (), Some(&arguments)) {
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method("__dlpack__", (), Some(&plain)),
+        result => result,
+    }?;
+    let taken = Taken::of(&capsule)?;
+    let tensor = py.detach(|| imported(&executor, taken, host, copy)).map_err(|error: Error| error)?;
+    Ok(PyTensor::new(tensor, name.into()))
+}

@@ -1,0 +1,139 @@
+//! Atlas programs of one's own on tensors.
+
+use hologram_core::{Argument, CompiledProgram};
+use hologram_isa::{ParamKind, Program, Type};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::device;
+use crate::dtype;
+use crate::error::{Result, value};
+use crate::tensor::{PyTensor, encode};
+
+/// An Atlas program, compiled for a device when it first runs there.
+#[pyclass(frozen, name = "Kernel", module = "hologram")]
+pub struct PyKernel {
+    program: Program,
+    compiled: std::sync::Mutex<std::collections::HashMap<String, CompiledProgram>>,
+    text: String,
+}
+
+#[pymethods]
+impl PyKernel {
+    #[new]
+    fn new(text: &str) -> Result<PyKernel> {
+        let program = hologram_isa::parse(text).map_err(hologram_core::CoreError::from)?;
+        Ok(PyKernel { program, compiled: std::sync::Mutex::default(), text: text.into() })
+    }
+
+    /// The program's name.
+    #[getter]
+    fn name(&self) -> String {
+        self.program.name.to_string()
+    }
+
+    /// The parameters: name, element type, and whether it is a buffer.
+    #[getter]
+    fn parameters(&self) -> Vec<(String, &'static str, bool)> {
+        let one = |param: &hologram_isa::Param| match param.kind {
+            ParamKind::Buffer { element, .. } => (param.name.to_string(), dtype::name(element), true),
+            ParamKind::Scalar(ty) => (param.name.to_string(), dtype::name(ty), false),
+        };
+        self.program.params.iter().map(one).collect()
+    }
+
+    /// Threads of a workgroup, in x, y and z.
+    #[getter]
+    fn workgroup(&self) -> [u32; 3] {
+        self.program.workgroup
+    }
+
+    /// The program's text.
+    #[getter]
+    fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Runs `grid` workgroups with tensors for buffers and numbers for scalars, in the order of the parameters, on the
+    /// tensors' device. Tensors of parameters that the program writes change in place.
+    #[pyo3(signature = (*args, grid))]
+    fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, grid: &Bound<'_, PyAny>) -> Result<()> {
+        let grid = match grid.extract::<u32>() {
+            Ok(n) => [n, 1, 1],
+            Err(_) => {
+                let mut grid = grid.extract::<Vec<u32>>()?;
+                if grid.is_empty() || grid.len() > 3 {
+                    return value("grid is the number of workgroups in x, y and z: one to three numbers");
+                }
+                grid.resize(3, 1);
+                [grid[0], grid[1], grid[2]]
+            }
+        };
+        let params = &self.program.params;
+        if args.len() != params.len() {
+            return value(format!("{} takes {} arguments, not {}", self.name(), params.len(), args.len()));
+        }
+        let mut device: Option<String> = None;
+        let mut arguments = Vec::with_capacity(args.len());
+        for (param, arg) in params.iter().zip(args.iter()) {
+            if let Ok(tensor) = arg.cast::<PyTensor>() {
+                let inner = tensor.get().get()?;
+                let own = inner.device.to_string();
+                if *device.get_or_insert_with(|| own.clone()) != own {
+                    return value("the tensors lie on several devices");
+                }
+                arguments.push(Argument::from(&inner.tensor));
+                continue;
+            }
+            let ParamKind::Scalar(ty) = param.kind else {
+                return value(format!("{} is a buffer and takes a tensor", param.name));
+            };
+            arguments.push(number(&arg, ty)?);
+        }
+        let (name, executor) = device::open(py, device.as_deref())?;
+        let mut compiled = self.compiled.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A fork's child compiles anew for its own devices.
+        let key = format!("{name} {}", device::generation());
+        let ready = match compiled.get(&key) {
+            Some(ready) => ready.clone(),
+            None => {
+                let ready = py.detach(|| executor.compile_program(&self.program))?;
+                compiled.insert(key, ready.clone());
+                ready
+            }
+        };
+        drop(compiled);
+        Ok(py.detach(|| ready.submit(grid, &arguments).map(drop))?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Kernel({})", self.name())
+    }
+}
+
+/// A number as an argument of the parameter's type.
+fn number(object: &Bound<'_, PyAny>, ty: Type) -> Result<Argument> {
+    let (word, _) = encode(object, ty)?;
+    macro_rules! of {
+        ($rust:ty) => {{
+            let mut bytes = [0; size_of::<$rust>()];
+            bytes.copy_from_slice(&word[..size_of::<$rust>()]);
+            Argument::from(<$rust>::from_le_bytes(bytes))
+        }};
+    }
+    Ok(match ty {
+        Type::Bool => Argument::from(word[0] != 0),
+        Type::I8 => of!(i8),
+        Type::U8 => of!(u8),
+        Type::I16 => of!(i16),
+        Type::U16 => of!(u16),
+        Type::I32 => of!(i32),
+        Type::U32 => of!(u32),
+        Type::I64 => of!(i64),
+        Type::U64 => of!(u64),
+        Type::F16 => of!(half::f16),
+        Type::BF16 => of!(half::bf16),
+        Type::F32 => of!(f32),
+        Type::F64 => of!(f64),
+    })
+}

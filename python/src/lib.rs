@@ -1,0 +1,94 @@
+//! The native half of the Python package: devices, tensors, kernels and language models. `hologram/*.py` builds the
+//! public names on it.
+
+mod buffer;
+mod device;
+mod dtype;
+mod error;
+mod files;
+mod kernel;
+mod llm;
+mod ops;
+mod tensor;
+mod wait;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Runs the `hologram` command; returns its exit status.
+#[pyfunction]
+fn command(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| hologram_cli::run(words))
+}
+
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("DeviceError", m.py().get_type::<error::DeviceError>())?;
+    m.add_class::<tensor::PyTensor>()?;
+    m.add_class::<dtype::PyDType>()?;
+    m.add_class::<kernel::PyKernel>()?;
+    m.add_class::<llm::PyModel>()?;
+    m.add_class::<llm::PyEvents>()?;
+    m.add_class::<llm::PyTokenizer>()?;
+    m.add_class::<llm::PyDecoder>()?;
+    m.add_class::<llm::PySession>()?;
+    m.add_class::<llm::PySampler>()?;
+    macro_rules! functions {
+        ($($function:path),* $(,)?) => {$(m.add_function(wrap_pyfunction!($function, m)?)?;)*};
+    }
+    functions![
+        command,
+        buffer::from_buffer,
+        device::default_device,
+        device::devices,
+        device::forked,
+        device::metrics,
+        device::open_device,
+        device::set_default_device,
+        device::synchronize,
+        files::load_npy,
+        files::load_safetensors,
+        files::save_npy,
+        files::save_safetensors,
+        ops::arange,
+        ops::arg_max,
+        ops::arg_min,
+        ops::arg_sort,
+        ops::attention,
+        ops::broadcast_to,
+        ops::cast,
+        ops::clip,
+        ops::concat,
+        ops::contiguous,
+        ops::conv2d,
+        ops::cumsum,
+        ops::elementwise,
+        ops::full,
+        ops::gather,
+        ops::layer_norm,
+        ops::log_softmax,
+        ops::loss,
+        ops::matmul,
+        ops::nonzero,
+        ops::pad,
+        ops::permute,
+        ops::promote_types,
+        ops::random,
+        ops::reduce,
+        ops::reshape,
+        ops::rms_norm,
+        ops::scatter,
+        ops::scatter_add,
+        ops::select,
+        ops::slice,
+        ops::softmax,
+        ops::sort,
+        ops::take_along,
+        ops::to_device,
+        tensor::from_bytes,
+        tensor::from_objects,
+    ];
+    Ok(())
+}

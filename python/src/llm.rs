@@ -1,0 +1,628 @@
+//! Language models: an engine behind `generate` and `stream`, sessions, tokenizers.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hologram_core::{DType, Tensor};
+use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
+use hologram_llm::sampling::{Sampler, SamplerConfig};
+use hologram_llm::tokenizer::TokenDecoder;
+use hologram_llm::{
+    ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, Finish, Logits, Model, Pooling,
+    Request, Session, SessionOptions,
+};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use crate::device;
+use crate::error::{Error, Result, value, wrong_type};
+use crate::tensor::PyTensor;
+use crate::wait::{Bell, interruptible};
+
+/// Tokens of a piece of a prompt between two looks at signals.
+const PIECE: usize = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn kv_format(name: Option<&str>) -> Result<Option<DType>> {
+    match name {
+        None => Ok(None),
+        Some("f32") => Ok(Some(DType::F32)),
+        Some("f16") => Ok(Some(DType::F16)),
+        Some("q8") => Ok(Some(DType::Q8Planes)),
+        Some(other) => value(format!("kv is {other:?}, but must be \"f32\", \"f16\" or \"q8\"")),
+    }
+}
+
+/// A language model on a device.
+#[pyclass(frozen, name = "Model", module = "hologram._native")]
+pub struct PyModel {
+    state: Mutex<Option<State>>,
+    device: String,
+    generation: u32,
+}
+
+#[derive(Clone)]
+struct State {
+    model: Arc<Model>,
+    options: EngineOptions,
+    engine: Option<Engine>,
+}
+
+impl PyModel {
+    fn state(&self) -> Result<State> {
+        device::alive(self.generation)?;
+        match &*lock(&self.state) {
+            Some(state) => Ok(state.clone()),
+            None => value("the model is closed"),
+        }
+    }
+
+    fn model(&self) -> Result<Arc<Model>> {
+        Ok(self.state()?.model)
+    }
+
+    /// The engine, started when it is first used.
+    fn engine(&self, py: Python<'_>) -> Result<Engine> {
+        let state = self.state()?;
+        if let Some(engine) = state.engine.filter(Engine::is_alive) {
+            return Ok(engine);
+        }
+        let engine = py.detach(|| Engine::new(state.model, state.options))?;
+        let old = match &mut *lock(&self.state) {
+            Some(state) => state.engine.replace(engine.clone()),
+            None => None,
+        };
+        // Dropping an engine waits for its thread.
+        py.detach(|| drop(old));
+        Ok(engine)
+    }
+}
+
+#[pymethods]
+impl PyModel {
+    /// Loads a GGUF file or a folder.
+    #[new]
+    #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        device: Option<&Bound<'_, PyAny>>,
+        ctx: Option<usize>,
+        kv: Option<&str>,
+        sequences: Option<usize>,
+        kv_memory: Option<u64>,
+    ) -> Result<PyModel> {
+        let kv = kv_format(kv)?;
+        let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
+        let model = Arc::new(interruptible(py, move || Model::load_on(path, &executor))??);
+        let mut options = EngineOptions::for_model(&model);
+        options.context = ctx.unwrap_or(options.context);
+        options.max_sequences = sequences.unwrap_or(options.max_sequences);
+        options.kv = kv;
+        options.kv_memory = kv_memory;
+        // Python reads when it likes.
+        options.unread_events = 1 << 20;
+        options.slow_reader = Duration::from_secs(365 * 24 * 3600);
+        options.max_waiting = 1 << 16;
+        options.max_waiting_tokens = 1 << 28;
+        let state = State { model, options, engine: None };
+        Ok(PyModel { state: Mutex::new(Some(state)), device: name, generation: device::generation() })
+    }
+
+    /// Frees the model's memory; running generations fail.
+    fn close(&self, py: Python<'_>) {
+        let state = lock(&self.state).take();
+        if self.generation != device::generation() {
+            // The engine's thread stayed with the parent.
+            std::mem::forget(state);
+            return;
+        }
+        py.detach(|| drop(state));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.state).is_none()
+    }
+
+    #[getter]
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// What the model's file says about it.
+    #[getter]
+    fn config(&self, py: Python<'_>) -> Result<Py<PyDict>> {
+        let state = self.state()?;
+        let config = state.model.config();
+        let dict = PyDict::new(py);
+        dict.set_item("name", &config.name)?;
+        dict.set_item("vocab", config.vocab)?;
+        dict.set_item("width", config.width)?;
+        dict.set_item("context", config.context)?;
+        dict.set_item("weight_bytes", state.model.weight_bytes())?;
+        dict.set_item("ctx", state.options.context)?;
+        Ok(dict.unbind())
+    }
+
+    /// The tokenizer.
+    fn tokenizer(&self) -> Result<PyTokenizer> {
+        let model = self.model()?;
+        model.tokenizer()?;
+        Ok(PyTokenizer { model, template: Mutex::new(None) })
+    }
+
+    /// Starts a request; its events come from the result.
+    fn submit(&self, py: Python<'_>, tokens: Vec<u32>, options: &Bound<'_, PyDict>) -> Result<PyEvents> {
+        let mut request = Request::new(tokens);
+        apply(&mut request, options)?;
+        let engine = self.engine(py)?;
+        let events = py.detach(|| engine.submit(request))?;
+        Ok(PyEvents { events: Mutex::new(Some(events)), bell: Arc::default(), generation: self.generation })
+    }
+
+    /// A session: a KV cache of one text, fed by hand.
+    #[pyo3(signature = (ctx=None, kv=None))]
+    fn session(&self, py: Python<'_>, ctx: Option<usize>, kv: Option<&str>) -> Result<PySession> {
+        let state = self.state()?;
+        let kv = kv_format(kv)?.or(state.options.kv);
+        let context = ctx.unwrap_or(state.options.context);
+        let options = SessionOptions { context, kv, ..SessionOptions::default() };
+        let session = py.detach(|| state.model.session(options))?;
+        Ok(PySession { session: Arc::new(Mutex::new(session)), context, generation: self.generation })
+    }
+
+    /// Perplexity of tokens: (perplexity, its error, mean, counted tokens, windows).
+    fn perplexity(&self, py: Python<'_>, tokens: Vec<u32>, ctx: usize) -> Result<(f64, f64, f64, usize, usize)> {
+        let state = self.state()?;
+        let stop = StopOnDrop::default();
+        let stopped = stop.0.clone();
+        let measured = interruptible(py, move || {
+            state.model.perplexity(&tokens, ctx, state.options.kv, &mut |_, _| match stopped.load(Ordering::Relaxed) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        })??;
+        match measured {
+            Some(m) => Ok((m.perplexity, m.error, m.mean, m.counted, m.windows)),
+            None => Err(PyRuntimeError::new_err("the measurement was ended").into()),
+        }
+    }
+
+    /// Embeddings of texts (their tokens), each of length 1.
+    fn embed(&self, py: Python<'_>, texts: Vec<Vec<u32>>, pooling: Option<&str>) -> Result<PyTensor> {
+        let model = self.model()?;
+        let pooling = match pooling {
+            None => Pooling::of(&model).unwrap_or(Pooling::Last),
+            Some("last") => Pooling::Last,
+            Some("mean") => Pooling::Mean,
+            Some(other) => return value(format!("pooling is {other:?}, but must be \"last\" or \"mean\"")),
+        };
+        let context = texts.iter().map(Vec::len).max().unwrap_or(0);
+        if texts.iter().any(Vec::is_empty) || texts.is_empty() {
+            return value("an embedding takes at least one token");
+        }
+        let rows = texts.len();
+        let width = model.config().width;
+        let vectors = interruptible(py, move || -> hologram_llm::Result<Vec<f32>> {
+            let mut embedder = Embedder::new(&model, context)?;
+            let mut out = Vec::new();
+            for text in &texts {
+                out.extend(embedder.embed(text, pooling)?);
+            }
+            Ok(out)
+        })??;
+        host_tensor(py, &[rows, width], &vectors)
+    }
+
+    /// The engine's counters.
+    fn stats(&self, py: Python<'_>) -> Result<String> {
+        Ok(format!("{:?}", self.engine(py)?.stats()))
+    }
+}
+
+impl Drop for PyModel {
+    fn drop(&mut self) {
+        let state = lock(&self.state).take();
+        if self.generation != device::generation() {
+            std::mem::forget(state);
+            return;
+        }
+        // The engine's thread needs no interpreter, so that waiting for it here cannot lock up.
+        drop(state);
+    }
+}
+
+/// Ends work on another thread when its reader is gone.
+#[derive(Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn host_tensor(py: Python<'_>, shape: &[usize], numbers: &[f32]) -> Result<PyTensor> {
+    let (name, executor) = device::open(py, Some("cpu"))?;
+    Ok(PyTensor::new(Tensor::from_slice(&executor, shape, numbers)?, name.into()))
+}
+
+/// Sets the fields of a request that `options` names.
+fn apply(request: &mut Request, options: &Bound<'_, PyDict>) -> Result<()> {
+    for (key, object) in options.iter() {
+        let key = key.extract::<String>()?;
+        if object.is_none() || sampling(&mut request.sampling, &key, &object)? {
+            continue;
+        }
+        match key.as_str() {
+            "max_tokens" => request.max_tokens = Some(object.extract()?),
+            "stop" => request.stop = object.extract()?,
+            "stop_tokens" => request.stop_tokens = object.extract()?,
+            "ignore_eos" => request.ignore_end = object.extract()?,
+            "min_tokens" => request.min_tokens = object.extract()?,
+            "logprobs" => request.logprobs = Some(object.extract()?),
+            "prompt_logprobs" => request.prompt_logprobs = object.extract()?,
+            "logit_bias" => request.logit_bias = object.extract()?,
+            "priority" => request.priority = object.extract()?,
+            "tenant" => request.tenant = Some(object.extract()?),
+            "timeout" => request.timeout = Some(seconds(object.extract()?)?),
+            "show_control" => request.show_control = object.extract()?,
+            "json_object" => request.constraint = Some(Constraint::JsonObject),
+            "json_schema" => {
+                let schema = serde_json::from_str(&object.extract::<String>()?);
+                let schema = schema.or_else(|e| value(format!("the schema is no JSON: {e}")))?;
+                request.constraint = Some(Constraint::JsonSchema(schema));
+            }
+            "regex" => request.constraint = Some(Constraint::Regex(object.extract()?)),
+            "grammar" => request.constraint = Some(Constraint::Lark(object.extract()?)),
+            other => return wrong_type(format!("there is no option {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+fn seconds(number: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(number)
+        .or_else(|_| value(format!("timeout is {number}, but must be a number of seconds")))
+}
+
+/// Sets a field of the sampling; returns whether there is one of this name.
+fn sampling(config: &mut SamplerConfig, key: &str, object: &Bound<'_, PyAny>) -> Result<bool> {
+    match key {
+        "temperature" => config.temperature = object.extract()?,
+        "top_k" => config.top_k = object.extract()?,
+        "top_p" => config.top_p = object.extract()?,
+        "min_p" => config.min_p = object.extract()?,
+        "repeat_penalty" => config.repeat_penalty = object.extract()?,
+        "presence_penalty" => config.presence_penalty = object.extract()?,
+        "frequency_penalty" => config.frequency_penalty = object.extract()?,
+        "seed" => config.seed = object.extract()?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The events of a request. Dropping or closing it cancels the request.
+#[pyclass(frozen, name = "Events", module = "hologram._native")]
+pub struct PyEvents {
+    events: Mutex<Option<Events>>,
+    bell: Arc<Bell>,
+    generation: u32,
+}
+
+fn logprob<'py>(py: Python<'py>, one: &Logprob) -> PyResult<(u32, f32, Bound<'py, PyBytes>)> {
+    Ok((one.id, one.logprob, PyBytes::new(py, &one.bytes)))
+}
+
+fn logprobs<'py>(py: Python<'py>, token: &TokenLogprobs) -> PyResult<Bound<'py, PyAny>> {
+    let top = token.top.iter().map(|one| logprob(py, one)).collect::<PyResult<Vec<_>>>()?;
+    Ok((logprob(py, &token.token)?, top).into_pyobject(py)?.into_any())
+}
+
+fn finish_name(finish: Finish) -> &'static str {
+    match finish {
+        Finish::EndOfText => "end",
+        Finish::MaxTokens => "length",
+        Finish::ContextFull => "context",
+        Finish::Stop => "stop",
+        Finish::Deadline => "timeout",
+        _ => "other",
+    }
+}
+
+fn event<'py>(py: Python<'py>, event: Event) -> Result<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    match event {
+        Event::Started { prompt_tokens, cached_tokens } => {
+            dict.set_item("kind", "started")?;
+            dict.set_item("prompt_tokens", prompt_tokens)?;
+            dict.set_item("cached_tokens", cached_tokens)?;
+        }
+        Event::Prompt { logprobs: all } => {
+            dict.set_item("kind", "prompt")?;
+            let all = all.iter().map(|one| match one {
+                Some(one) => logprobs(py, one),
+                None => Ok(py.None().into_bound(py)),
+            });
+            dict.set_item("logprobs", PyList::new(py, all.collect::<PyResult<Vec<_>>>()?)?)?;
+        }
+        Event::Token { ids, text, logprobs: all } => {
+            dict.set_item("kind", "token")?;
+            dict.set_item("ids", ids)?;
+            dict.set_item("text", text)?;
+            let all = all.iter().map(|one| logprobs(py, one)).collect::<PyResult<Vec<_>>>()?;
+            dict.set_item("logprobs", PyList::new(py, all)?)?;
+        }
+        Event::Finished { reason, stop, usage, timings } => {
+            dict.set_item("kind", "finished")?;
+            dict.set_item("finish", finish_name(reason))?;
+            dict.set_item("stop", stop)?;
+            dict.set_item("prompt_tokens", usage.prompt_tokens)?;
+            dict.set_item("cached_tokens", usage.cached_tokens)?;
+            dict.set_item("generated_tokens", usage.generated_tokens)?;
+            dict.set_item("queued", timings.queued.as_secs_f64())?;
+            dict.set_item("prompt", timings.prompt.as_secs_f64())?;
+            dict.set_item("decode", timings.decode.as_secs_f64())?;
+        }
+        Event::Failed(failure) => return Err(failure.into()),
+    }
+    Ok(dict)
+}
+
+#[pymethods]
+impl PyEvents {
+    /// The next event; `None` after the last. Ctrl-C ends the wait.
+    fn next<'py>(&self, py: Python<'py>) -> Result<Option<Bound<'py, PyDict>>> {
+        device::alive(self.generation)?;
+        let waker = self.bell.waker();
+        loop {
+            // The lock is not held while this thread waits, so that `close` works from another.
+            let polled = match &mut *lock(&self.events) {
+                Some(events) => events.poll_next(&mut Context::from_waker(&waker)),
+                None => Poll::Ready(None),
+            };
+            match polled {
+                Poll::Ready(None) => return Ok(None),
+                Poll::Ready(Some(next)) => return event(py, next).map(Some),
+                Poll::Pending => py.detach(|| self.bell.wait()),
+            }
+            if let Err(signal) = py.check_signals() {
+                self.close();
+                return Err(signal.into());
+            }
+        }
+    }
+
+    /// Cancels the request.
+    fn close(&self) {
+        let events = lock(&self.events).take();
+        if self.generation == device::generation() { drop(events) } else { std::mem::forget(events) }
+    }
+}
+
+/// A tokenizer.
+#[pyclass(frozen, name = "Tokenizer", module = "hologram.llm")]
+pub struct PyTokenizer {
+    model: Arc<Model>,
+    template: Mutex<Option<Arc<ChatTemplate>>>,
+}
+
+impl PyTokenizer {
+    fn template(&self) -> Result<Arc<ChatTemplate>> {
+        let mut template = lock(&self.template);
+        if let Some(template) = &*template {
+            return Ok(template.clone());
+        }
+        let Some(files) = self.model.files() else { return value("the model has no files, and so no chat template") };
+        let made = Arc::new(files.chat_template(self.model.tokenizer()?)?);
+        *template = Some(made.clone());
+        Ok(made)
+    }
+}
+
+#[pymethods]
+impl PyTokenizer {
+    /// The tokens of a text. `add_special` adds BOS and EOS if the model expects them; `parse_special` recognises
+    /// control tokens that the text spells out.
+    #[pyo3(signature = (text, add_special=true, parse_special=false))]
+    fn encode(&self, py: Python<'_>, text: String, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
+        let tokenizer = self.model.tokenizer()?;
+        Ok(py.detach(|| tokenizer.encode_with(&text, add_special, parse_special))?)
+    }
+
+    /// The text of tokens.
+    #[pyo3(signature = (ids, show_control=false))]
+    fn decode(&self, py: Python<'_>, ids: Vec<u32>, show_control: bool) -> Result<String> {
+        let tokenizer = self.model.tokenizer()?;
+        Ok(py.detach(|| tokenizer.decode(&ids, show_control)))
+    }
+
+    /// The bytes of a token, not necessarily whole characters.
+    fn token_bytes<'py>(&self, py: Python<'py>, id: u32) -> Result<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.model.tokenizer()?.token_bytes(id)))
+    }
+
+    /// The token that the vocabulary spells like this.
+    fn token_id(&self, text: &str) -> Result<Option<u32>> {
+        Ok(self.model.tokenizer()?.token_id(text))
+    }
+
+    /// The number of tokens.
+    #[getter]
+    fn vocab_size(&self) -> Result<usize> {
+        Ok(self.model.tokenizer()?.vocab_len())
+    }
+
+    #[getter]
+    fn bos(&self) -> Result<Option<u32>> {
+        Ok(self.model.tokenizer()?.bos())
+    }
+
+    #[getter]
+    fn eos(&self) -> Result<Option<u32>> {
+        Ok(self.model.tokenizer()?.eos())
+    }
+
+    /// Whether a token ends a text.
+    fn is_end(&self, id: u32) -> Result<bool> {
+        Ok(self.model.tokenizer()?.is_end(id) || self.model.end_tokens().contains(&id))
+    }
+
+    /// A decoder of tokens that come one by one.
+    fn decoder(&self) -> PyDecoder {
+        PyDecoder { model: self.model.clone(), decoder: Mutex::new(TokenDecoder::new()) }
+    }
+
+    /// The chat template's source.
+    #[getter]
+    fn chat_template(&self) -> Result<String> {
+        Ok(self.template()?.source().to_string())
+    }
+
+    /// The text and the tokens of a conversation, whose parts are given as JSON.
+    fn _chat(&self, messages: &str, tools: &str, variables: &str, reply: bool) -> Result<(String, Vec<u32>)> {
+        let bad = |e: serde_json::Error| -> Error {
+            pyo3::exceptions::PyTypeError::new_err(format!("the conversation cannot be written as JSON: {e}")).into()
+        };
+        let conversation = Conversation {
+            messages: serde_json::from_str(messages).map_err(bad)?,
+            tools: serde_json::from_str(tools).map_err(bad)?,
+            variables: serde_json::from_str(variables).map_err(bad)?,
+        };
+        let tokenizer = self.model.tokenizer()?;
+        let written = self.template()?.write(&conversation, reply, tokenizer)?;
+        Ok((written.text(), written.encode(tokenizer, false)?))
+    }
+}
+
+/// Turns tokens into text one by one.
+#[pyclass(frozen, name = "Decoder", module = "hologram._native")]
+pub struct PyDecoder {
+    model: Arc<Model>,
+    decoder: Mutex<TokenDecoder>,
+}
+
+#[pymethods]
+impl PyDecoder {
+    /// The text that a token completes; empty while a character is incomplete.
+    fn push(&self, id: u32) -> Result<String> {
+        let tokenizer = self.model.tokenizer()?;
+        Ok(lock(&self.decoder).push(tokenizer, id).to_string())
+    }
+
+    /// The rest: an incomplete character becomes U+FFFD.
+    fn finish(&self) -> String {
+        lock(&self.decoder).finish().to_string()
+    }
+}
+
+/// A running text: its KV cache, extended by hand.
+#[pyclass(frozen, name = "Session", module = "hologram.llm")]
+pub struct PySession {
+    session: Arc<Mutex<Session>>,
+    context: usize,
+    generation: u32,
+}
+
+#[pymethods]
+impl PySession {
+    /// Appends tokens. Returns the logits after the last one (`float32 [vocab]`), after each (`[n, vocab]`, `logits =
+    /// "all"`), or nothing ("none"), in the host's memory.
+    #[pyo3(signature = (tokens, logits="last"))]
+    fn feed(&self, py: Python<'_>, tokens: Vec<u32>, logits: &str) -> Result<Option<PyTensor>> {
+        device::alive(self.generation)?;
+        let wanted = match logits {
+            "none" => Logits::None,
+            "last" => Logits::Last,
+            "all" => Logits::All,
+            other => return value(format!("logits is {other:?}, but must be \"last\", \"all\" or \"none\"")),
+        };
+        if tokens.is_empty() {
+            return value("there are no tokens to feed");
+        }
+        let before = py.detach(|| lock(&self.session).len(0));
+        let (mut out, mut vocab) = (Vec::new(), 0);
+        let mut pieces = tokens.chunks(PIECE).peekable();
+        while let Some(piece) = pieces.next() {
+            let now = if wanted == Logits::Last && pieces.peek().is_some() { Logits::None } else { wanted };
+            let fed = py.detach(|| -> hologram_llm::Result<()> {
+                let mut session = lock(&self.session);
+                vocab = session.vocab();
+                out.extend_from_slice(session.feed(0, piece, now)?);
+                Ok(())
+            });
+            // What was fed in part is taken back, so that the session can be used on.
+            if let Err(error) = fed.map_err(Error::from).and_then(|()| Ok(py.check_signals()?)) {
+                py.detach(|| lock(&self.session).truncate(0, before));
+                return Err(error);
+            }
+        }
+        match wanted {
+            Logits::None => Ok(None),
+            Logits::Last => host_tensor(py, &[vocab], &out).map(Some),
+            Logits::All => host_tensor(py, &[tokens.len(), vocab], &out).map(Some),
+        }
+    }
+
+    /// Forgets the tokens from this position on.
+    fn truncate(&self, py: Python<'_>, length: usize) -> Result<()> {
+        device::alive(self.generation)?;
+        py.detach(|| lock(&self.session).truncate(0, length));
+        Ok(())
+    }
+
+    /// The tokens so far.
+    #[getter]
+    fn tokens(&self, py: Python<'_>) -> Vec<u32> {
+        py.detach(|| lock(&self.session).tokens(0).to_vec())
+    }
+
+    /// The most tokens that fit.
+    #[getter]
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn __len__(&self, py: Python<'_>) -> usize {
+        py.detach(|| lock(&self.session).len(0))
+    }
+}
+
+/// Chooses tokens from logits on the host.
+#[pyclass(frozen, name = "Sampler", module = "hologram._native")]
+pub struct PySampler {
+    sampler: Mutex<Sampler>,
+}
+
+#[pymethods]
+impl PySampler {
+    #[new]
+    fn new(options: &Bound<'_, PyDict>) -> Result<PySampler> {
+        let mut config = SamplerConfig::default();
+        for (key, object) in options.iter() {
+            let key = key.extract::<String>()?;
+            if !object.is_none() && !sampling(&mut config, &key, &object)? {
+                return wrong_type(format!("there is no option {key:?} of sampling"));
+            }
+        }
+        Ok(PySampler { sampler: Mutex::new(Sampler::new(config)?) })
+    }
+
+    /// The token for `position` after `tokens`.
+    fn sample(&self, py: Python<'_>, logits: &PyTensor, tokens: Vec<u32>, position: u64) -> Result<u32> {
+        let logits = logits.get()?.tensor;
+        Ok(py.detach(|| -> std::result::Result<u32, Error> {
+            let numbers = logits.cast(hologram_isa::Type::F32)?.to_vec::<f32>()?;
+            Ok(lock(&self.sampler).sample_after(&numbers, &tokens, position)?)
+        })?)
+    }
+}

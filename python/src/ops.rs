@@ -1,0 +1,597 @@
+//! Operations on tensors: promotion of types as the array API standard has it, then the operation of the core crate.
+
+use hologram_core::ops::{Conv2dOptions, LossReduction};
+use hologram_core::{CoreError, DType, Executor, Tensor};
+use hologram_isa::Type;
+use pyo3::exceptions::PyNotImplementedError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt};
+
+use crate::device;
+use crate::dtype::{self, Wanted, kind, promoted};
+use crate::error::{Result, value, wrong_type};
+use crate::tensor::{Inner, PyTensor, scalar};
+
+type Core = hologram_core::Result<Tensor>;
+
+/// Which types an operation computes with.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Floats; integers become floats.
+    Float,
+    /// Numbers; `bool` is rejected.
+    Number,
+    /// Integers and `bool`.
+    Bits,
+    /// Integers.
+    Integer,
+    /// Everything.
+    Any,
+}
+
+impl Kind {
+    fn check(self, name: &str, ty: Type) -> Result<()> {
+        let fits = match self {
+            Kind::Any | Kind::Float => true,
+            Kind::Number => ty != Type::Bool,
+            Kind::Bits => kind(ty) != 'f',
+            Kind::Integer => matches!(kind(ty), 'i' | 'u'),
+        };
+        if fits { Ok(()) } else { wrong_type(format!("{name} is not defined for {}", dtype::name(ty))) }
+    }
+}
+
+/// The float that an integer becomes.
+fn as_float(ty: Type) -> Type {
+    if kind(ty) == 'f' { ty } else { Type::F32 }
+}
+
+macro_rules! unary {
+    ($name:expr, $x:expr; $($op:ident)*) => {
+        match $name {
+            $(stringify!($op) => Some(Tensor::$op($x)),)*
+            _ => None,
+        }
+    };
+}
+
+macro_rules! binary {
+    ($name:expr, $a:expr, $b:expr; $($op:ident)*) => {
+        match $name {
+            $(stringify!($op) => Some(Tensor::$op($a, $b)),)*
+            _ => None,
+        }
+    };
+}
+
+fn unary_core(name: &str, x: &Tensor) -> Option<Core> {
+    unary!(name, x; neg abs sqrt rsqrt exp exp2 log log2 sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh
+        expm1 log1p log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite
+        copy)
+}
+
+fn binary_core(name: &str, a: &Tensor, b: &Tensor) -> Option<Core> {
+    binary!(name, a, b; add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr
+        swiglu relu2_mul
+        floor_divide remainder hypot logaddexp nextafter)
+}
+
+fn kind_of(name: &str) -> Kind {
+    match name {
+        "add" | "sub" | "mul" | "rem" | "maximum" | "minimum" | "lt" | "le" | "gt" | "ge" | "neg" | "abs" | "relu"
+        | "floor_divide" | "remainder" | "pow" | "sign" => Kind::Number,
+        "and" | "or" | "xor" | "not" => Kind::Bits,
+        "shl" | "shr" => Kind::Integer,
+        "eq" | "ne" | "copy" => Kind::Any,
+        _ => Kind::Float,
+    }
+}
+
+/// A tensor or a Python number beside a tensor.
+enum Side<'a, 'py> {
+    Tensor(Inner),
+    Number(&'a Bound<'py, PyAny>),
+}
+
+fn side<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<Option<Side<'a, 'py>>> {
+    if let Ok(tensor) = object.cast::<PyTensor>() {
+        return Ok(Some(Side::Tensor(tensor.get().get()?)));
+    }
+    let number =
+        object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
+    Ok(number.then_some(Side::Number(object)))
+}
+
+/// The type of a number's operation with a tensor of type `ty`: the tensor's, unless its kind cannot hold the number.
+fn with_number(ty: Type, number: &Bound<'_, PyAny>) -> Type {
+    if number.is_instance_of::<PyBool>() || kind(ty) == 'f' {
+        ty
+    } else if number.is_instance_of::<PyFloat>() {
+        Type::F32
+    } else if ty == Type::Bool {
+        Type::I64
+    } else {
+        ty
+    }
+}
+
+/// Both operands in the type that they are promoted to. `None`: one is neither a tensor nor a number.
+fn operands(
+    name: &str,
+    kind: Kind,
+    a: &Bound<'_, PyAny>,
+    b: &Bound<'_, PyAny>,
+) -> Result<Option<(Inner, Tensor, Tensor)>> {
+    let (Some(left), Some(right)) = (side(a)?, side(b)?) else { return Ok(None) };
+    let (first, ty) = match (&left, &right) {
+        (Side::Tensor(x), Side::Tensor(y)) => {
+            if x.device != y.device {
+                return value(format!(
+                    "{name}: one tensor is on {}, the other on {}: move one by to_device",
+                    x.device, y.device
+                ));
+            }
+            let Some(ty) = promoted(x.ty(), y.ty()) else {
+                let (x, y) = (dtype::name(x.ty()), dtype::name(y.ty()));
+                return wrong_type(format!("{name}: {x} and {y} have no common type: convert one by astype"));
+            };
+            (x.clone(), ty)
+        }
+        (Side::Tensor(x), Side::Number(number)) | (Side::Number(number), Side::Tensor(x)) => {
+            (x.clone(), with_number(x.ty(), number))
+        }
+        _ => return Ok(None),
+    };
+    kind.check(name, ty)?;
+    let ty = if kind == Kind::Float { as_float(ty) } else { ty };
+    let convert = |side: Side<'_, '_>| -> Result<Tensor> {
+        Ok(match side {
+            Side::Tensor(x) if x.ty() == ty => x.tensor,
+            Side::Tensor(x) => x.tensor.cast(ty)?,
+            Side::Number(number) => scalar(number, ty, first.tensor.executor())?,
+        })
+    };
+    let (x, y) = (convert(left)?, convert(right)?);
+    Ok(Some((first, x, y)))
+}
+
+fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<PyTensor>> {
+    let Some((first, x, y)) = operands(name, kind_of(name), a, b)? else { return Ok(None) };
+    let result = py.detach(|| binary_core(name, &x, &y));
+    match result {
+        Some(result) => Ok(Some(first.beside(result?))),
+        None => Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into()),
+    }
+}
+
+/// An elementwise operation of one or two operands, tensors or numbers (one is a tensor).
+#[pyfunction]
+#[pyo3(signature = (name, a, b=None))]
+pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
+    if let Some(b) = b {
+        return match two(py, name, a, b)? {
+            Some(result) => Ok(result),
+            None => {
+                let (a, b) = (a.get_type().name()?, b.get_type().name()?);
+                wrong_type(format!("{name} takes tensors, or a tensor and a number, not {a} and {b}"))
+            }
+        };
+    }
+    let x = tensor(a)?;
+    let own = kind_of(name);
+    own.check(name, x.ty())?;
+    let result = py.detach(|| {
+        let x = if own == Kind::Float { x.tensor.cast(as_float(x.ty()))? } else { x.tensor.clone() };
+        // The magnitude of an unsigned integer is itself.
+        if kind(x_type(&x)) == 'u' && matches!(name, "abs" | "relu") {
+            return Ok(Some(x));
+        }
+        if kind(x_type(&x)) == 'u' && name == "neg" {
+            return x.zeros_like()?.sub(&x).map(Some);
+        }
+        unary_core(name, &x).transpose()
+    });
+    match result? {
+        Some(result) => Ok(x.beside(result)),
+        None => Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into()),
+    }
+}
+
+fn x_type(x: &Tensor) -> Type {
+    if let DType::Plain(ty) = x.dtype() { ty } else { Type::F32 }
+}
+
+fn tensor(object: &Bound<'_, PyAny>) -> Result<Inner> {
+    match object.cast::<PyTensor>() {
+        Ok(tensor) => tensor.get().get(),
+        Err(_) => wrong_type(format!("this takes a tensor, not {}", object.get_type().name()?)),
+    }
+}
+
+macro_rules! operators {
+    ($($left:ident $right:ident $name:literal;)*) => {
+        #[pymethods]
+        impl PyTensor {
+            $(
+                fn $left<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> Result<Py<PyAny>> {
+                    operator(slf.py(), $name, slf.as_any(), other)
+                }
+
+                fn $right<'py>(slf: &Bound<'py, Self>, other: &Bound<'py, PyAny>) -> Result<Py<PyAny>> {
+                    operator(slf.py(), $name, other, slf.as_any())
+                }
+            )*
+
+            fn __pow__<'py>(
+                slf: &Bound<'py, Self>,
+                other: &Bound<'py, PyAny>,
+                modulo: Option<&Bound<'py, PyAny>>,
+            ) -> Result<Py<PyAny>> {
+                power(slf.as_any(), other, modulo)
+            }
+
+            fn __rpow__<'py>(
+                slf: &Bound<'py, Self>,
+                other: &Bound<'py, PyAny>,
+                modulo: Option<&Bound<'py, PyAny>>,
+            ) -> Result<Py<PyAny>> {
+                power(other, slf.as_any(), modulo)
+            }
+
+            fn __neg__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
+                elementwise(slf.py(), "neg", slf.as_any(), None)
+            }
+
+            fn __pos__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
+                let inner = slf.get().get()?;
+                Kind::Number.check("positive", inner.ty())?;
+                Ok(inner.beside(inner.tensor.clone()))
+            }
+
+            fn __abs__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
+                elementwise(slf.py(), "abs", slf.as_any(), None)
+            }
+
+            fn __invert__(slf: &Bound<'_, Self>) -> Result<PyTensor> {
+                elementwise(slf.py(), "not", slf.as_any(), None)
+            }
+
+            fn __richcmp__<'py>(
+                slf: &Bound<'py, Self>,
+                other: &Bound<'py, PyAny>,
+                op: pyo3::pyclass::CompareOp,
+            ) -> Result<Py<PyAny>> {
+                use pyo3::pyclass::CompareOp::*;
+                let name = match op {
+                    Eq => "eq",
+                    Ne => "ne",
+                    Lt => "lt",
+                    Le => "le",
+                    Gt => "gt",
+                    Ge => "ge",
+                };
+                operator(slf.py(), name, slf.as_any(), other)
+            }
+        }
+    };
+}
+
+operators! {
+    __add__ __radd__ "add";
+    __sub__ __rsub__ "sub";
+    __mul__ __rmul__ "mul";
+    __truediv__ __rtruediv__ "div";
+    __floordiv__ __rfloordiv__ "floor_divide";
+    __mod__ __rmod__ "remainder";
+    __and__ __rand__ "and";
+    __or__ __ror__ "or";
+    __xor__ __rxor__ "xor";
+    __lshift__ __rlshift__ "shl";
+    __rshift__ __rrshift__ "shr";
+    __matmul__ __rmatmul__ "matmul";
+}
+
+fn power(a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>, modulo: Option<&Bound<'_, PyAny>>) -> Result<Py<PyAny>> {
+    match modulo {
+        Some(modulo) if !modulo.is_none() => wrong_type("pow of tensors takes no modulus"),
+        _ => operator(a.py(), "pow", a, b),
+    }
+}
+
+fn operator(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Py<PyAny>> {
+    let result = match name {
+        "matmul" => match (a.cast::<PyTensor>(), b.cast::<PyTensor>()) {
+            (Ok(a), Ok(b)) => Some(matmul(py, a.get(), b.get())?),
+            _ => None,
+        },
+        name => two(py, name, a, b)?,
+    };
+    match result {
+        Some(result) => Ok(Py::new(py, result)?.into_any()),
+        None => Ok(py.NotImplemented()),
+    }
+}
+
+/// The matrix product of the last two dimensions.
+#[pyfunction]
+pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
+    let (x, y) = (a.get()?, b.get()?);
+    let Some(ty) = promoted(x.ty(), y.ty()) else {
+        return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
+    };
+    Kind::Number.check("matmul", ty)?;
+    let result = py.detach(|| integer_matmul(&x.tensor.cast(ty)?, &y.tensor.cast(ty)?));
+    Ok(x.beside(result?))
+}
+
+/// The matrix product of any numbers: of integers as sums of products, in their type.
+fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
+    if kind(x_type(a)) == 'f' {
+        return a.matmul(b);
+    }
+    if b.shape().len() == 1 {
+        let column = b.reshape(&[b.shape()[0], 1])?;
+        return integer_matmul(a, &column)?.squeeze(-1);
+    }
+    if a.shape().len() == 1 {
+        let row = a.reshape(&[1, a.shape()[0]])?;
+        return integer_matmul(&row, b)?.squeeze(-2);
+    }
+    if a.shape().is_empty() || b.shape().is_empty() {
+        return Err(CoreError::Tensor("matmul takes at least one dimension".into()));
+    }
+    let (inner_a, inner_b) = (a.shape()[a.shape().len() - 1], b.shape()[b.shape().len() - 2]);
+    if inner_a != inner_b {
+        return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
+    }
+    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)
+}
+
+/// Defines functions of a tensor, further operands, and attributes.
+macro_rules! methods {
+    ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr;)*) => {
+        $(
+            #[pyfunction]
+            #[allow(clippy::too_many_arguments)]
+            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+                let inner = $x.get()?;
+                let $x = inner.tensor.clone();
+                $(let $operand = $operand.get()?.tensor;)*
+                let result: Core = py.detach(move || $body);
+                Ok(inner.beside(result?))
+            }
+        )*
+    };
+}
+
+methods! {
+    cast(x; dtype: Wanted) x.cast(dtype.0);
+    reshape(x; shape: Vec<usize>) x.reshape(&shape);
+    permute(x; order: Vec<usize>) x.permute(&order);
+    broadcast_to(x; shape: Vec<usize>) x.broadcast_to(&shape);
+    slice(x; dim: usize, start: usize, end: usize) x.slice(dim, start, end);
+    contiguous(x;) x.contiguous();
+    sort(x; dim: usize, descending: bool) x.sort(dim, descending);
+    arg_sort(x; dim: usize, descending: bool) x.arg_sort(dim, descending);
+    arg_max(x; dim: usize) x.arg_max(dim);
+    arg_min(x; dim: usize) x.arg_min(dim);
+    cumsum(x; dim: usize) x.cumsum(dim);
+    softmax(x; dim: usize) x.softmax(dim);
+    log_softmax(x; dim: usize) x.log_softmax(dim);
+    take_along(x, indices; dim: usize) x.take_along(&indices, dim);
+    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim);
+    scatter_add(x, indices, updates; dim: usize) x.scatter_add(&indices, &updates, dim);
+    select(condition, a, b;) condition.select(&a, &b);
+    clip(x, least, greatest;) x.clip(&least, &greatest);
+    rms_norm(x, weight; eps: f32) x.rms_norm(&weight, eps);
+    layer_norm(x, weight, bias; eps: f32) x.layer_norm(&weight, &bias, eps);
+    gather(x, ids;) x.gather(&ids);
+    pad(x; sides: Vec<(usize, usize)>, with: f64) x.pad(&sides, with);
+}
+
+/// Reduces dimensions (each once, in order); all for `None`.
+#[pyfunction]
+#[pyo3(signature = (name, x, dims, keepdims=false))]
+pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims: bool) -> Result<PyTensor> {
+    let inner = x.get()?;
+    let x = &inner.tensor;
+    let dims = dims.as_slice();
+    let result = py.detach(|| match (name, keepdims) {
+        ("sum", false) => x.sum(dims).map(Some),
+        ("sum", true) => x.sum_keepdim(dims).map(Some),
+        ("mean", false) => x.mean(dims).map(Some),
+        ("mean", true) => x.mean_keepdim(dims).map(Some),
+        ("prod", false) => x.prod(dims).map(Some),
+        ("prod", true) => x.prod_keepdim(dims).map(Some),
+        ("max", false) => x.max(dims).map(Some),
+        ("max", true) => x.max_keepdim(dims).map(Some),
+        ("min", false) => x.min(dims).map(Some),
+        ("min", true) => x.min_keepdim(dims).map(Some),
+        _ => Ok(None),
+    });
+    match result? {
+        Some(result) => Ok(inner.beside(result)),
+        None => value(format!("there is no reduction {name}")),
+    }
+}
+
+/// Concatenates tensors of one type along a dimension.
+#[pyfunction]
+pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> Result<PyTensor> {
+    let all = tensors.iter().map(|t| t.get().get()).collect::<Result<Vec<_>>>()?;
+    let Some(first) = all.first() else { return value("there are no tensors to concatenate") };
+    let cores: Vec<&Tensor> = all.iter().map(|t| &t.tensor).collect();
+    let result = py.detach(|| {
+        // One operation takes up to 64.
+        let mut parts =
+            cores.chunks(64).map(|part| Tensor::cat(part, dim)).collect::<hologram_core::Result<Vec<_>>>()?;
+        while parts.len() > 1 {
+            let whole = parts.chunks(64).map(|part| Tensor::cat(&part.iter().collect::<Vec<_>>(), dim));
+            parts = whole.collect::<hologram_core::Result<Vec<_>>>()?;
+        }
+        parts.pop().ok_or_else(|| CoreError::Tensor("there are no tensors to concatenate".into()))
+    });
+    Ok(first.beside(result?))
+}
+
+/// Makes a tensor on a device.
+fn made(
+    py: Python<'_>,
+    device: Option<&Bound<'_, PyAny>>,
+    make: impl FnOnce(&Executor) -> Core + Send,
+) -> Result<PyTensor> {
+    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
+    let tensor = py.detach(|| make(&executor))?;
+    Ok(PyTensor::new(tensor, name.into()))
+}
+
+/// A tensor in which every element is a Python number.
+#[pyfunction]
+#[pyo3(signature = (shape, number, dtype, device=None))]
+pub fn full(
+    py: Python<'_>,
+    shape: Vec<usize>,
+    number: &Bound<'_, PyAny>,
+    dtype: Wanted,
+    device: Option<&Bound<'_, PyAny>>,
+) -> Result<PyTensor> {
+    let (word, n) = crate::tensor::encode(number, dtype.0)?;
+    made(py, device, move |executor| {
+        let one = Tensor::from_bytes(executor, DType::Plain(dtype.0), &[], &word[..n])?;
+        if shape.contains(&0) {
+            return Tensor::empty(executor, DType::Plain(dtype.0), &shape);
+        }
+        one.broadcast_to(&shape)?.contiguous()
+    })
+}
+
+/// `start + i·step` for each `i` below `len`.
+#[pyfunction]
+#[pyo3(signature = (start, step, len, dtype, device=None))]
+pub fn arange(
+    py: Python<'_>,
+    start: f64,
+    step: f64,
+    len: usize,
+    dtype: Wanted,
+    device: Option<&Bound<'_, PyAny>>,
+) -> Result<PyTensor> {
+    made(py, device, move |executor| Tensor::arange(executor, dtype.0, start, step, len))
+}
+
+/// Uniform or normal random numbers.
+#[pyfunction]
+#[pyo3(signature = (normal, shape, dtype, seed, counter, device=None))]
+pub fn random(
+    py: Python<'_>,
+    normal: bool,
+    shape: Vec<usize>,
+    dtype: Wanted,
+    seed: u64,
+    counter: u64,
+    device: Option<&Bound<'_, PyAny>>,
+) -> Result<PyTensor> {
+    made(py, device, move |executor| match normal {
+        true => Tensor::random_normal(executor, dtype.0, &shape, seed, counter),
+        false => Tensor::random_uniform(executor, dtype.0, &shape, seed, counter),
+    })
+}
+
+/// A copy on a device, or the tensor itself if it is there.
+#[pyfunction]
+#[pyo3(signature = (x, device=None))]
+pub fn to_device(py: Python<'_>, x: &PyTensor, device: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
+    let x = x.get()?.tensor;
+    made(py, device, move |executor| x.to(executor))
+}
+
+/// The promoted type of two types; an error if there is none.
+#[pyfunction]
+pub fn promote_types(a: Wanted, b: Wanted) -> Result<crate::dtype::PyDType> {
+    match promoted(a.0, b.0) {
+        Some(ty) => Ok(crate::dtype::PyDType(ty)),
+        None => wrong_type(format!("{} and {} have no common type", dtype::name(a.0), dtype::name(b.0))),
+    }
+}
+
+/// The indices of the elements that are not zero, one tensor per dimension.
+#[pyfunction]
+pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
+    let inner = x.get()?;
+    let shape = inner.tensor.shape().to_vec();
+    let truth = inner.tensor.cast(Type::Bool)?;
+    let columns = py.detach(|| -> hologram_core::Result<Vec<Tensor>> {
+        let bytes = crate::tensor::read(&truth)?;
+        let found: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != 0).collect();
+        let mut inner_size = bytes.len();
+        let column = |n: &usize| {
+            inner_size = inner_size.checked_div(*n).unwrap_or(0);
+            let (inner_size, n) = (inner_size, *n);
+            let places: Vec<i64> = found.iter().map(|i| (i / inner_size % n) as i64).collect();
+            Tensor::from_slice(truth.executor(), &[found.len()], &places)
+        };
+        shape.iter().map(column).collect()
+    })?;
+    Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
+}
+
+/// A loss.
+#[pyfunction]
+pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reduction: &str) -> Result<PyTensor> {
+    let reduction = match reduction {
+        "none" => LossReduction::None,
+        "mean" => LossReduction::Mean,
+        "sum" => LossReduction::Sum,
+        other => return value(format!("there is no reduction {other:?}: use \"none\", \"mean\" or \"sum\"")),
+    };
+    let inner = x.get()?;
+    let target = target.get()?.tensor;
+    let result = py.detach(|| match name {
+        "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
+        "bce_with_logits" => inner.tensor.bce_with_logits(&target, reduction).map(Some),
+        "cross_entropy" => inner.tensor.cross_entropy(&target, reduction).map(Some),
+        _ => Ok(None),
+    });
+    match result? {
+        Some(result) => Ok(inner.beside(result)),
+        None => value(format!("there is no loss {name:?}")),
+    }
+}
+
+/// Convolves images with kernels.
+#[pyfunction]
+#[pyo3(signature = (x, kernel, bias, stride, padding, dilation, groups))]
+#[allow(clippy::too_many_arguments)]
+pub fn conv2d(
+    py: Python<'_>,
+    x: &PyTensor,
+    kernel: &PyTensor,
+    bias: Option<&PyTensor>,
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+    groups: usize,
+) -> Result<PyTensor> {
+    let inner = x.get()?;
+    let kernel = kernel.get()?.tensor;
+    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor);
+    let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
+    Ok(inner.beside(py.detach(|| inner.tensor.conv2d(&kernel, bias.as_ref(), &options))?))
+}
+
+/// Attention without a cache.
+#[pyfunction]
+#[pyo3(signature = (q, k, v, scale=None, causal=false))]
+pub fn attention(
+    py: Python<'_>,
+    q: &PyTensor,
+    k: &PyTensor,
+    v: &PyTensor,
+    scale: Option<f64>,
+    causal: bool,
+) -> Result<PyTensor> {
+    let inner = q.get()?;
+    let (k, v) = (k.get()?.tensor, v.get()?.tensor);
+    let options = hologram_core::TensorAttention { scale, causal };
+    Ok(inner.beside(py.detach(|| inner.tensor.attention(&k, &v, &options))?))
+}

@@ -1,0 +1,63 @@
+//! Waiting that Ctrl-C ends: Python delivers signals only to code that asks for them.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::error::Result;
+
+/// How long a wait ignores signals.
+const TICK: Duration = Duration::from_millis(40);
+
+/// The result of work on another thread. After Ctrl-C the work goes on unseen, and its result is dropped.
+pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let (sender, receiver) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("hologram-work".into());
+    thread
+        .spawn(move || drop(sender.send(work())))
+        .map_err(|e| PyRuntimeError::new_err(format!("no thread can be started: {e}")))?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        let result = py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK));
+        match result {
+            Ok(value) => return Ok(value),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("a thread of hologram ended without a result").into());
+            }
+        }
+    }
+}
+
+/// Wakes one waiting thread.
+#[derive(Default)]
+pub struct Bell {
+    rung: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.condition.notify_all();
+    }
+}
+
+impl Bell {
+    /// As a waker for a future or a stream.
+    pub fn waker(self: &Arc<Self>) -> Waker {
+        self.clone().into()
+    }
+
+    /// Waits for the bell or a tick.
+    pub fn wait(&self) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut rung, _) =
+            self.condition.wait_timeout_while(rung, TICK, |rung| !*rung).unwrap_or_else(PoisonError::into_inner);
+        *rung = false;
+    }
+}

@@ -1,0 +1,173 @@
+"""Language models, on the model that the command ships."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import hologram as hg
+
+PROMPT = "A trait is"
+
+
+def command(*words):
+    environment = {**os.environ, "HOLOGRAM_DEVICE": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hologram", *words], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_greedy_text_is_that_of_the_command(model, model_path):
+    words = ["run", "-m", str(model_path), "--device", "cpu", "--temperature", "0", "-n", "24", "--json", PROMPT]
+    want = json.loads(command(*words))["text"]
+    whole = model.generate(PROMPT, max_tokens=24, temperature=0)
+    assert whole.text == want and len(whole.tokens) == 24 and whole.finish == "length"
+    pieces = list(model.stream(PROMPT, max_tokens=24, temperature=0))
+    assert "".join(p.text for p in pieces) == want and pieces[-1].finish == "length"
+    batch = model.generate([PROMPT, "Ownership"] * 2, max_tokens=24, temperature=0)
+    assert [c.text for c in batch[::2]] == [want, want] and batch[1].text == batch[3].text != want
+
+    async def streamed():
+        return "".join([p.text async for p in model.stream(PROMPT, max_tokens=24, temperature=0)])
+
+    assert asyncio.run(streamed()) == want
+    tokens = model.tokenizer.encode(PROMPT, parse_special=True)
+    assert model.generate(tokens, max_tokens=24, temperature=0).text == want
+
+
+def test_options(model):
+    greedy = model.generate(PROMPT, max_tokens=24, temperature=0)
+    stop = greedy.text[10:14]
+    stopped = model.generate(PROMPT, max_tokens=24, temperature=0, stop=stop)
+    assert stopped.finish == "stop" and stopped.text == greedy.text[: greedy.text.index(stop)]
+    seeded = [model.generate(PROMPT, max_tokens=16, temperature=1.0, seed=seed).tokens for seed in (1, 1, 2)]
+    assert seeded[0] == seeded[1] != seeded[2]
+    known = model.generate(PROMPT, max_tokens=3, temperature=0, logprobs=2)
+    assert [p.token for p in known.logprobs] == known.tokens == [p.top[0].token for p in known.logprobs]
+    assert all(p.logprob <= 0 and len(p.top) == 2 for p in known.logprobs)
+    first = known.tokens[0]
+    assert model.generate(PROMPT, max_tokens=1, temperature=0, logit_bias={first: -float("inf")}).tokens != [first]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+    text = model.generate("JSON:", max_tokens=200, temperature=0, json_schema=schema).text
+    assert isinstance(json.loads(text)["n"], int)
+    assert model.generate("x", regex="[ab]{3}", temperature=0).text in {a + b + c for a in "ab" for b in "ab" for c in "ab"}
+    for wrong in [dict(temperature=-1.0), dict(top_p=2.0), dict(stop=[""]), dict(logprobs=99)]:
+        with pytest.raises(ValueError):
+            model.generate(PROMPT, **wrong)
+    with pytest.raises(TypeError):
+        model.generate(PROMPT, temprature=1)
+
+
+def test_a_logits_processor_decides(model):
+    greedy = model.generate(PROMPT, max_tokens=12, temperature=0)
+    seen = []
+
+    def unchanged(tokens, logits):
+        seen.append((len(tokens), logits.shape))
+        return logits
+
+    same = model.generate(PROMPT, max_tokens=12, temperature=0, logits_processor=unchanged)
+    assert same.text == greedy.text and same.tokens == greedy.tokens
+    assert len(seen) == 12 and seen[1][0] == seen[0][0] + 1
+
+    def never_first(tokens, logits):
+        logits[greedy.tokens[0]] = -float("inf")
+        return logits
+
+    other = model.generate(PROMPT, max_tokens=1, temperature=0, logits_processor=never_first)
+    assert other.tokens != greedy.tokens[:1]
+
+
+def test_sessions_logits_and_measures(model):
+    tokens = model.tokenizer.encode(PROMPT)
+    session = model.session()
+    last = session.feed(tokens)
+    every = model.logits(tokens)
+    assert every.shape == (len(tokens), model.config["vocab"])
+    assert float(hg.max(abs(every[-1] - last))) < 1e-3 * float(hg.max(abs(last)))
+    assert session.tokens == tokens and len(session) == len(tokens)
+    session.truncate(1)
+    again = session.feed(tokens[1:])
+    assert float(hg.max(abs(again - last))) < 1e-3 * float(hg.max(abs(last)))
+    assert int(hg.argmax(last)) == model.generate(PROMPT, max_tokens=1, temperature=0).tokens[0]
+    text = "The standard library defines traits, types and modules. " * 20
+    right, shuffled = model.perplexity(text, ctx=64), model.perplexity(" ".join(reversed(text.split())), ctx=64)
+    assert 1 < right < shuffled
+    with pytest.raises(ValueError):
+        model.perplexity("short", ctx=64)
+    vector = model.embed("a trait")
+    assert vector.shape == (model.config["width"],) and abs(float(hg.sum(vector * vector)) - 1) < 1e-3
+    assert model.embed(["a", "b"]).shape == (2, model.config["width"])
+
+
+def test_the_tokenizer(model):
+    tokenizer = model.tokenizer
+    for text in ["fn main() {}", "äöü € 🦀", ""]:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    decoder = tokenizer.decoder()
+    pieces = [decoder.push(token) for token in tokenizer.encode("🦀 crab")]
+    assert "".join(pieces).strip() + decoder.finish() == "🦀 crab"
+    assert tokenizer.vocab_size == model.config["vocab"]
+
+
+def test_ctrl_c_and_closing(model_path):
+    model = hg.llm.load(model_path, device="cpu", ctx=4096)
+    text = "a trait is a type and a " * 500
+    tokens = model.tokenizer.encode(text)[:4000]
+    for what in [lambda: model.generate(tokens, max_tokens=50), lambda: list(model.stream(PROMPT, max_tokens=4000, ignore_eos=True))]:
+        sent = []
+
+        def interrupt():
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.4, interrupt)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            what()
+        late = time.monotonic() - sent[0]
+        assert late < 0.2, late
+    assert model.generate(PROMPT, max_tokens=4, temperature=0).tokens
+    stream = model.stream(PROMPT, max_tokens=2000)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    model.close()
+    model.close()
+    with pytest.raises(ValueError, match="closed"):
+        model.generate(PROMPT)
+    with pytest.raises(FileNotFoundError):
+        hg.llm.load("/nowhere.gguf", device="cpu")
+
+
+def test_two_threads_stream_from_one_model(model):
+    want = model.generate(PROMPT, max_tokens=16, temperature=0).text
+    got = [None] * 4
+
+    def work(i):
+        got[i] = "".join(p.text for p in model.stream(PROMPT, max_tokens=16, temperature=0))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert got == [want] * 4
+
+
+def test_exit_with_a_generation_in_flight(model_path):
+    code = f"""
+import hologram as hg
+model = hg.llm.load({str(model_path)!r}, device="cpu", ctx=512)
+stream = model.stream("A trait is", max_tokens=400, ignore_eos=True)
+next(stream)
+x = hg.ones(10)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
