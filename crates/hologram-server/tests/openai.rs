@@ -365,6 +365,25 @@ fn embeddings_are_the_models_own() {
     }
 }
 
+/// An encoder's vectors are those that the reference library computes; it continues no text.
+#[test]
+fn an_encoder_has_embeddings_alone() {
+    let server = common::serve_file("bert/model.gguf", options(), |engine| engine.context = 96, None);
+    let expected = std::fs::read(common::fixture("bert/expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    let answer = server.post("/v1/embeddings", &json!({"input": expected["texts"]}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let rows = answer.json()["data"].as_array().unwrap().clone();
+    for (row, want) in rows.iter().zip(expected["vectors"].as_array().unwrap()) {
+        let pairs = row["embedding"].as_array().unwrap().iter().zip(want.as_array().unwrap());
+        for (got, want) in pairs {
+            assert!((got.as_f64().unwrap() - want.as_f64().unwrap()).abs() < 1e-5, "{row}");
+        }
+    }
+    let refused = server.post("/v1/completions", &completion(json!({"prompt": "Hello"})));
+    assert!(refused.status == 400 && refused.body.contains("embeddings"), "{}", refused.body);
+}
+
 #[test]
 fn a_full_context_is_an_error_with_both_numbers() {
     let server = serve(options(), |engine| engine.context = 64);
