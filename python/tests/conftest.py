@@ -1,5 +1,6 @@
 """What the tests share."""
 
+import os
 import pathlib
 
 import pytest
@@ -25,4 +26,4 @@ def model():
 def on_the_cpu():
     import hologram as hg
 
-    hg.set_default_device("cpu")
+    hg.set_default_device(os.environ.get("HOLOGRAM_TEST_DEVICE", "cpu"))
