@@ -174,7 +174,9 @@ impl PyTensor {
                 true => format.as_ptr().cast_mut(),
                 false => ptr::null_mut(),
             };
-            (*view).ndim = exported.shape.len() as c_int;
+            // Without a shape there is one line of bytes.
+            let dimensions = exported.shape.len() as c_int;
+            (*view).ndim = if flags & ffi::PyBUF_ND == ffi::PyBUF_ND { dimensions } else { dimensions.min(1) };
             (*view).shape = match flags & ffi::PyBUF_ND == ffi::PyBUF_ND {
                 true => exported.shape.as_mut_ptr(),
                 false => ptr::null_mut(),
