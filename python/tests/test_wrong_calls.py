@@ -7,6 +7,7 @@ import hologram as hg
 from hologram import _native
 
 ALLOWED = (
+    OSError,
     TypeError,
     ValueError,
     IndexError,
