@@ -201,6 +201,9 @@ pub struct SamplingArgs {
     /// Sample from the most probable tokens whose probabilities add up to P; 1 turns it off
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     pub top_p: f32,
+    /// Sample from the tokens of the most typical information whose probabilities add up to P; 1 turns it off
+    #[arg(long, alias = "typical", value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub typical_p: f32,
     /// Drop tokens less probable than P times the most probable one; 0 turns it off
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
@@ -260,6 +263,7 @@ impl SamplingArgs {
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
+            typical_p: self.typical_p,
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
             presence_penalty: self.presence_penalty,

@@ -78,7 +78,7 @@ fn conversations_are_saved_and_settings_changed() {
     assert!(err.contains("loaded 2 turns\nBe brief.\n"), "{err}");
     assert_eq!(whole, format!("{once}{next}"));
     let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
-    assert!(err.contains("temperature 0, top-k 40, top-p 0.95, min-p 0, seed "), "{err}");
+    assert!(err.contains("temperature 0, top-k 40, top-p 0.95, typical-p 1, min-p 0, repeat-penalty 1, "), "{err}");
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
     for (line, message) in [
         (format!("/load {bad}\n"), "turns of user and assistant must alternate"),

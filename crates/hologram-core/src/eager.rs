@@ -6,11 +6,13 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::{DType, Elementwise, Lru};
+use hologram_backends::{Buffer, DType, Elementwise, Lru};
+use hologram_isa::Type;
 
 use crate::error::{CoreError, Result};
 use crate::executor::{Executor, OperationCache};
 use crate::graph::{CompileOptions, Compiled, Graph, Memory, NodeId, OutputSlot, Sharing, VIEW_ALIGN};
+use crate::ops::Fill;
 use crate::tensor::Tensor;
 
 /// Maximum number of cached operations.
@@ -20,11 +22,13 @@ const CAPACITY: usize = 1024;
 pub(crate) struct Eager {
     /// By the hash of the key, which an operation's own key confirms.
     compiled: Mutex<Lru<u64, Arc<Operation>>>,
+    /// The memory of scalars, by type and value. Only programs read it.
+    scalars: Mutex<Lru<(Type, u64), Buffer>>,
 }
 
 impl Default for Eager {
     fn default() -> Eager {
-        Eager { compiled: Mutex::new(Lru::new(CAPACITY)) }
+        Eager { compiled: Mutex::new(Lru::new(CAPACITY)), scalars: Mutex::new(Lru::new(CAPACITY)) }
     }
 }
 
@@ -238,6 +242,27 @@ impl Executor {
         };
         let mut results = self.run_once(&operation.compiled, |id| operands.get(id.0 as usize).copied())?;
         results.pop().ok_or_else(|| CoreError::Graph("nothing is computed".into()))
+    }
+
+    /// An operand without dimensions. Its value is in memory, not part of a program, so different values share a
+    /// program; the memory is kept, so that a loop with one number uploads it once.
+    ///
+    /// # Errors
+    /// When the type cannot represent the value; errors of the device.
+    pub(crate) fn scalar(&self, ty: Type, value: f64) -> Result<Tensor> {
+        let scalars = || self.eager().scalars.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (ty, value.to_bits());
+        let found = scalars().get(&key);
+        let buffer = match found {
+            Some(buffer) => buffer,
+            None => {
+                let bytes = Fill::new(value, ty, &[])?.bytes();
+                let buffer = self.backend().allocate_buffer(bytes.len())?;
+                self.backend().copy_to_buffer(&buffer, 0, &bytes)?;
+                scalars().insert(key, buffer)
+            }
+        };
+        Tensor::from_buffer(self, buffer, 0, DType::Plain(ty), &[])
     }
 
     /// Checks that tensors lie on this device.

@@ -20,8 +20,8 @@ type Build = dyn Fn(&mut Graph, &[NodeId]) -> Result<Vec<NodeId>> + Send + Sync;
 /// A graph that is called with tensors and returns tensors, each in memory of its own.
 ///
 /// The graph is built and compiled at the first call with arguments of some types, shapes and layouts. Later calls with
-/// such arguments only bind their memory, so a chain of elementwise operations is one launch. Calls may come from several
-/// threads.
+/// such arguments only bind their memory, so a chain of elementwise operations is one launch. Several threads may call
+/// it.
 ///
 /// ```
 /// use hologram_core::{Executor, Function, Tensor};
@@ -64,9 +64,9 @@ impl std::fmt::Debug for Function {
 }
 
 impl Function {
-    /// A function of tensors of this device. `build` must give the same graph each time that the arguments have the same
-    /// types, shapes and layouts; other tensors in it, such as weights, are [constants](Graph::constant). A result may be
-    /// an argument or a part of one: it is copied.
+    /// A function of tensors of this device. `build` must give the same graph whenever the arguments have the same types,
+    /// shapes and layouts; other tensors in it, such as weights, are [constants](Graph::constant). A result may be an
+    /// argument or a part of one: it is copied.
     pub fn new(
         executor: &Executor,
         build: impl Fn(&mut Graph, &[NodeId]) -> Result<Vec<NodeId>> + Send + Sync + 'static,
@@ -87,7 +87,7 @@ impl Function {
     /// The results for these arguments. On a GPU the call returns when the device has accepted the work.
     ///
     /// # Errors
-    /// When an argument lies on another device; as `build`; when the graph has run-time extents or inputs; errors of the
+    /// When an argument lies on another device, or the graph has run-time extents or inputs; those of `build` and of the
     /// device.
     pub fn call(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.executor.own_all("function", arguments)?;

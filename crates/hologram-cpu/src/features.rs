@@ -71,11 +71,11 @@ impl Features {
     /// The processor's features. Detected once: a virtual machine takes a microsecond or more per CPUID query.
     pub(crate) fn detect() -> Features {
         static FOUND: std::sync::OnceLock<Features> = std::sync::OnceLock::new();
-        *FOUND.get_or_init(Features::ask)
+        *FOUND.get_or_init(Features::probe)
     }
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    fn ask() -> Features {
+    fn probe() -> Features {
         let avx2 =
             is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         let avx512 = avx2
@@ -97,7 +97,7 @@ impl Features {
 
     // Miri runs no vector instructions.
     #[cfg(any(not(target_arch = "x86_64"), miri))]
-    fn ask() -> Features {
+    fn probe() -> Features {
         Features::PLAIN
     }
 

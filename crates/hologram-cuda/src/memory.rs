@@ -192,6 +192,10 @@ impl DeviceMemory for CudaMemory {
         self
     }
 
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
     fn address(&self) -> Option<u64> {
         Some(self.address)
     }

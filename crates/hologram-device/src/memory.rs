@@ -22,6 +22,11 @@ pub trait DeviceMemory: Any + Send + Sync {
     /// For the backend's downcast.
     fn as_any(&self) -> &dyn Any;
 
+    /// Whether the device may write to it.
+    fn writable(&self) -> bool {
+        true
+    }
+
     /// The host's address of the first byte, if the host can access the memory.
     fn host_address(&self) -> Option<u64> {
         None
@@ -54,6 +59,11 @@ impl Buffer {
     /// buffer lives; whoever uses it must order that use with the device's work.
     pub fn address(&self) -> Option<u64> {
         self.inner.address()
+    }
+
+    /// Whether the device may write to it: not to memory of another library that is only read.
+    pub fn writable(&self) -> bool {
+        self.inner.writable()
     }
 
     /// The host's address of the first byte; `None` if the host cannot access the memory.

@@ -4,14 +4,16 @@
 //!
 //! 1. Penalties change the logits of recent tokens.
 //! 2. Top-k keeps the `top_k` highest logits.
-//! 3. Top-p keeps the smallest set of the most probable tokens whose probabilities (at temperature 1) sum to `top_p`.
-//! 4. Min-p keeps tokens that are at least `min_p` times as probable as the best.
-//! 5. The token is drawn from `softmax(logit / temperature)`.
+//! 3. Typical sampling (Meister et al., 2022) keeps the smallest set of tokens whose probabilities sum to `typical_p`,
+//!    those first whose information -ln p is closest to the entropy.
+//! 4. Top-p keeps the smallest set of the most probable tokens whose probabilities (at temperature 1) sum to `top_p`.
+//! 5. Min-p keeps tokens that are at least `min_p` times as probable as the best.
+//! 6. The token is drawn from `softmax(logit / temperature)`.
 //!
 //! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number depends only on the seed and the position, so runs are reproducible without a generator's state.
-//! The core operation `sample` makes the same choice on a device in `f32`, without `min_p` and penalties; these require
+//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p`, `min_p` and penalties; these require
 //! sampling on the host.
 
 pub use hologram_core::ops::philox4x32_10;
@@ -25,6 +27,8 @@ pub struct SamplerConfig {
     pub temperature: f32,
     /// Number of most probable tokens to keep; 0 keeps all.
     pub top_k: usize,
+    /// Probability to keep of the tokens with the most typical information, above 0; 1 keeps all.
+    pub typical_p: f32,
     /// Cumulative probability to keep, above 0; 1 keeps all.
     pub top_p: f32,
     /// Minimum probability relative to the most probable token; 0 keeps all.
@@ -54,6 +58,7 @@ impl SamplerConfig {
     pub const GREEDY: SamplerConfig = SamplerConfig {
         temperature: 0.0,
         top_k: 0,
+        typical_p: 1.0,
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
@@ -71,8 +76,10 @@ impl SamplerConfig {
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return fail("temperature", format!("is {}, but must be 0 or more", self.temperature));
         }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return fail("top-p", format!("is {}, but must be above 0 and at most 1", self.top_p));
+        for (option, p) in [("top-p", self.top_p), ("typical-p", self.typical_p)] {
+            if !(p > 0.0 && p <= 1.0) {
+                return fail(option, format!("is {p}, but must be above 0 and at most 1"));
+            }
         }
         if !(0.0..=1.0).contains(&self.min_p) {
             return fail("min-p", format!("is {}, but must be from 0 to 1", self.min_p));
@@ -96,7 +103,7 @@ impl SamplerConfig {
 
     /// Whether the operation `sample` supports these parameters.
     pub fn fits_device(&self) -> bool {
-        self.min_p == 0.0 && !self.penalises()
+        self.min_p == 0.0 && self.typical_p == 1.0 && !self.penalises()
     }
 
     /// The parameters of the operation `sample` for a token at this position: a row of its `f32` and of its `u32`
@@ -182,13 +189,14 @@ impl Sampler {
         }
         let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
         self.keep_top_k(logits);
+        self.keep_typical(max);
         self.keep_top_p(logits, max);
         if self.config.min_p > 0.0 {
             let least = max + f64::from(self.config.min_p).ln();
             self.keys.retain(|&k| logit(k) >= least);
         }
         // The running sum follows the order of token ids, which needs no full sort on a device.
-        if self.keys.len() < logits.len() || self.config.top_p < 1.0 {
+        if self.keys.len() < logits.len() || self.config.top_p < 1.0 || self.config.typical_p < 1.0 {
             self.keys.sort_unstable_by_key(|&k| id(k));
         }
         let temperature = f64::from(self.config.temperature);
@@ -217,6 +225,32 @@ impl Sampler {
             self.keys.truncate(k);
             self.keys.sort_unstable();
         }
+    }
+
+    /// Keeps in `keys` the most typical tokens whose probabilities reach `typical_p`, best first.
+    fn keep_typical(&mut self, max: f64) {
+        let p = f64::from(self.config.typical_p);
+        if p >= 1.0 {
+            return;
+        }
+        let total: f64 = self.keys.iter().map(|&k| (logit(k) - max).exp()).sum();
+        let information = |k: u64| total.ln() - (logit(k) - max);
+        let entropy: f64 = self
+            .keys
+            .iter()
+            .map(|&k| (information(k), (-information(k)).exp()))
+            .filter(|(_, p)| *p > 0.0)
+            .map(|(i, p)| i * p)
+            .sum();
+        let distance = |k: u64| (information(k) - entropy).abs();
+        self.keys.sort_unstable_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)));
+        let mut sum = 0.0;
+        let kept = self.keys.iter().position(|&k| {
+            sum += (-information(k)).exp();
+            sum >= p
+        });
+        self.keys.truncate(kept.map_or(self.keys.len(), |at| at + 1));
+        self.keys.sort_unstable();
     }
 
     /// Keeps in `keys` the smallest set of best tokens whose probabilities reach `top_p`.

@@ -83,7 +83,15 @@ fn hidden_states_agree_with_the_reference_implementation() {
 
 #[test]
 fn the_reference_interpreter_agrees() {
-    agrees(&Executor::open("reference", None).unwrap(), 1e-5);
+    let executor = Executor::open("reference", None).unwrap();
+    for name in FAMILIES {
+        let want = expected(name);
+        let model = Model::load_on(fixture(name), &executor).unwrap();
+        // The first three texts: one longer than any window.
+        let texts: Vec<&[u32]> = want.texts[..3].iter().map(Vec::as_slice).collect();
+        let got = Embedder::new(&model, 64).unwrap().embed(&texts, Pooling::None).unwrap().concat();
+        assert!(relative_error(&got, &want.states[..got.len()]) < 1e-5, "{name}");
+    }
 }
 
 #[test]
@@ -136,4 +144,39 @@ fn what_an_encoder_cannot_do() {
     }
     let no_head = Model::load_on(fixture("nomic-bert"), &executor).unwrap();
     assert!(matches!(Reranker::new(&no_head, 8), Err(LlmError::Unsupported { .. })));
+}
+
+/// Qwen3-Reranker's question, answered by a folder's output matrix and by a GGUF file's head; and Qwen3-Embedding's way:
+/// the last token of each text of a batch.
+#[test]
+fn decoders_score_and_embed() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let name = "qwen3-reranker";
+    let want: Value = serde_json::from_slice(&std::fs::read(fixture(name).join("expected.json")).unwrap()).unwrap();
+    let documents: Vec<&str> = want["documents"].as_array().unwrap().iter().map(|d| d.as_str().unwrap()).collect();
+    for file in ["", "model.gguf"] {
+        let model = Model::load_on(fixture(name).join(file), &executor).unwrap();
+        let mut reranker = Reranker::new(&model, 1024).unwrap();
+        for _ in 0..2 {
+            let got = reranker.scores(want["query"].as_str().unwrap(), &documents).unwrap();
+            let error = relative_error(&got, &floats(&want["scores"]));
+            assert!(error < 1e-4, "{file}: {error:.2e}");
+        }
+        let mut embedder = Embedder::new(&model, 300).unwrap();
+        embedder.set_normalize(false);
+        assert_eq!(embedder.pooling(), Pooling::Last);
+        let texts: Vec<Vec<u32>> =
+            (0..70u32).map(|i| (0..1 + i * 37 % 290).map(|t| (t * 7 + i) % 300).collect()).collect();
+        let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+        let (last, first) =
+            (embedder.embed(&texts, Pooling::Last).unwrap(), embedder.embed(&texts, Pooling::Cls).unwrap());
+        let mut session = model.session(SessionOptions { context: 300, ..SessionOptions::default() }).unwrap();
+        let width = model.config().width;
+        for (i, text) in texts.iter().enumerate().step_by(9) {
+            session.truncate(0, 0);
+            let states = session.feed_hidden(0, text, Logits::All).unwrap();
+            assert!(relative_error(&first[i], &states[..width]) < 1e-5, "text {i}");
+            assert!(relative_error(&last[i], &states[states.len() - width..]) < 1e-5, "text {i}");
+        }
+    }
 }

@@ -114,3 +114,40 @@ fn steps_of_every_family_run_native_kernels() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// The table of docs/devices.md says of GPUs and of the CPU what the devices say of themselves.
+#[test]
+fn the_table_of_devices_is_true() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/devices.md")).unwrap();
+    let (_, table) = page.split_once("## What each device has").unwrap();
+    let devices = Device::all();
+    let [cpu, h100, _, apple] = &devices;
+    for (row, of) in [
+        (
+            "f64",
+            (|d| d.executor.info().capabilities.contains(&hologram_backends::Capability::F64)) as fn(&Device) -> bool,
+        ),
+        ("weights used without a copy", |d| d.executor.backend().policy().shares_host_memory),
+        ("every operation", |_| true),
+        ("KV cache in 8 bits", |d| {
+            let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama3-tiny.gguf");
+            let model = Model::load_on(path, &d.executor).unwrap();
+            let kv = Some(hologram_backends::DType::Q8Planes);
+            let mut session = model.session(SessionOptions { context: 64, kv, ..SessionOptions::default() }).unwrap();
+            session.feed(0, &[1, 2, 3], Logits::Last).unwrap();
+            !d.programs(&session).iter().any(|name| name.contains("attention"))
+        }),
+    ] {
+        let line =
+            table.lines().find(|l| l.starts_with(&format!("| {row} |"))).unwrap_or_else(|| panic!("no row {row}"));
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        for (device, cell) in [(cpu, 2), (h100, 4), (apple, 5)] {
+            let said = match cells[cell] {
+                "yes" => true,
+                "no" => false,
+                other => panic!("{row}: {other}"),
+            };
+            assert_eq!(of(device), said, "{row} of {}", device.name);
+        }
+    }
+}

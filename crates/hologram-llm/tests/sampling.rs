@@ -42,7 +42,15 @@ fn shares_follow_the_options() {
         (config(0.0, 0, 1.0), [0.0, 1.0, 0.0, 0.0]),
     ];
     let min_p = |min_p, config: SamplerConfig| SamplerConfig { min_p, ..config };
+    let typical = |typical_p, config: SamplerConfig| SamplerConfig { typical_p, ..config };
     let more = [
+        // The entropy is 1.75 bits, to which 1/4 is closest with 2, then 1/2 with 1.
+        (typical(0.2, config(1.0, 0, 1.0)), [0.0, 0.0, 0.0, 1.0]),
+        (typical(0.5, config(1.0, 0, 1.0)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
+        (typical(0.8, config(1.0, 0, 1.0)), [1.0 / 7.0, 4.0 / 7.0, 0.0, 2.0 / 7.0]),
+        (typical(0.999, config(1.0, 0, 1.0)), [0.125, 0.5, 0.125, 0.25]),
+        // Top-p applies to what is kept.
+        (typical(0.5, config(1.0, 0, 0.6)), [0.0, 1.0, 0.0, 0.0]),
         // 1/4 is half of the best, 1/8 is not; temperature comes last.
         (min_p(0.4, config(1.0, 0, 1.0)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
         (min_p(0.4, config(0.5, 0, 1.0)), [0.0, 0.8, 0.0, 0.2]),

@@ -194,7 +194,9 @@ fn param(field: &str, names: Names) -> String {
     match field {
         "prompt" => names.prompt.into(),
         "constraint" => names.constraint.into(),
-        "top-p" | "min-p" | "repeat-penalty" | "presence-penalty" | "frequency-penalty" => field.replace('-', "_"),
+        "top-p" | "typical-p" | "min-p" | "repeat-penalty" | "presence-penalty" | "frequency-penalty" => {
+            field.replace('-', "_")
+        }
         other => other.into(),
     }
 }

@@ -48,6 +48,7 @@ mod server;
 mod stream;
 mod strict;
 mod talk;
+mod tls;
 mod tokens;
 mod tools;
 
@@ -55,3 +56,4 @@ pub use keys::Keys;
 pub use options::{Limits, Listen, Options};
 pub use served::Served;
 pub use server::{End, Server};
+pub use tls::Tls;

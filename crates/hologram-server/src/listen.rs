@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::options::{Limits, Listen};
 use crate::server::Shared;
+use crate::tls::Tls;
 
 /// An open socket.
 pub enum Listener {
@@ -31,7 +32,7 @@ pub enum Listener {
 }
 
 /// A connection of any kind.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Listener {
@@ -74,10 +75,13 @@ impl Listener {
         }
     }
 
-    /// The address: a URL, or a socket's path.
-    pub fn address(&self) -> String {
+    /// The address: a URL, or a socket's path. `tls`: whether connections are encrypted.
+    pub fn address(&self, tls: bool) -> String {
+        let scheme = if tls { "https" } else { "http" };
         match self {
-            Listener::Tcp(listener) => listener.local_addr().map_or_else(|e| e.to_string(), |a| format!("http://{a}")),
+            Listener::Tcp(listener) => {
+                listener.local_addr().map_or_else(|e| e.to_string(), |a| format!("{scheme}://{a}"))
+            }
             #[cfg(unix)]
             Listener::Unix(listener) => {
                 let address = listener.local_addr().ok();
@@ -87,13 +91,16 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> Result<Box<dyn Stream>> {
+    async fn accept(&self, tls: Option<&Tls>) -> Result<Box<dyn Stream>> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Tokens are small and must not wait for each other.
                 stream.set_nodelay(true)?;
-                Ok(Box::new(stream))
+                Ok(match tls {
+                    Some(tls) => tls.secure(stream),
+                    None => Box::new(stream),
+                })
             }
             #[cfg(unix)]
             Listener::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
@@ -112,7 +119,7 @@ impl Listener {
                 _ = stop.wait_for(|stop| *stop) => break,
             };
             let stream = tokio::select! {
-                stream = self.accept() => stream,
+                stream = self.accept(shared.options.tls.as_ref()) => stream,
                 _ = stop.wait_for(|stop| *stop) => break,
             };
             let stream = match stream {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::keys::Keys;
+use crate::tls::Tls;
 
 /// Where the server listens.
 #[derive(Clone, Debug)]
@@ -60,6 +61,8 @@ impl Default for Limits {
 pub struct Options {
     /// Where it listens.
     pub listen: Listen,
+    /// Encrypts TCP connections; `None`: they are not.
+    pub tls: Option<Tls>,
     /// Its keys.
     pub keys: Keys,
     /// Origins whose pages may call it from a browser; `*` is any.
@@ -77,6 +80,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             listen: Listen::Tcp("127.0.0.1".into(), 8080),
+            tls: None,
             keys: Keys::default(),
             origins: Vec::new(),
             hosts: Vec::new(),

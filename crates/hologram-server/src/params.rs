@@ -58,6 +58,7 @@ impl Params {
             temperature: fields.number("temperature", 0.0..=2.0)?.map_or(1.0, f32_of),
             // Zero keeps the most probable token alone.
             top_p: fields.number("top_p", 0.0..=1.0)?.map_or(1.0, |p| f32_of(p).max(f32::MIN_POSITIVE)),
+            typical_p: fields.number("typical_p", 0.0..=1.0)?.map_or(1.0, |p| f32_of(p).max(f32::MIN_POSITIVE)),
             top_k: fields.integer("top_k", -1..=MAX_TOKENS)?.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
             min_p: fields.number("min_p", 0.0..=1.0)?.map_or(0.0, f32_of),
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.map_or(0.0, f32_of),

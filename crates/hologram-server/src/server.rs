@@ -126,7 +126,8 @@ impl Server {
             random: RandomState::new(),
         });
         let open = runtime.block_on(Listener::open(&shared.options.listen))?;
-        let addresses = open.iter().map(Listener::address).collect();
+        let tls = shared.options.tls.is_some();
+        let addresses = open.iter().map(|listener| listener.address(tls)).collect();
         let serve = |listener: Listener| runtime.spawn(listener.serve(shared.clone()));
         let listeners = open.into_iter().map(serve).collect();
         Ok(Server { runtime, shared, addresses, listeners })

@@ -51,7 +51,7 @@ fn streams_equal_whole_responses() {
         json!({"n": 3, "temperature": 1.2, "seed": 5}),
         json!({"logprobs": true, "top_logprobs": 3}),
         json!({"stop": ["a", "e"], "max_tokens": 40}),
-        json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "top_k": 5, "repetition_penalty": 1.3}),
+        json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "typical_p": 0.9, "top_k": 5, "repetition_penalty": 1.3}),
     ] {
         let whole = server.post("/v1/chat/completions", &chat(extra.clone()));
         assert_eq!(whole.status, 200, "{extra}: {}", whole.body);
@@ -178,6 +178,7 @@ fn bad_requests_name_the_parameter() {
         (json!({"top_p": 1.5}), "top_p"),
         (json!({"top_k": 1.5}), "top_k"),
         (json!({"min_p": -0.1}), "min_p"),
+        (json!({"typical_p": 1.5}), "typical_p"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": []}), "frequency_penalty"),
         (json!({"repetition_penalty": 0}), "repetition_penalty"),
@@ -362,6 +363,25 @@ fn embeddings_are_the_models_own() {
         let answer = ask(body);
         assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{}", answer.body);
     }
+}
+
+/// An encoder's vectors are those that the reference library computes; it continues no text.
+#[test]
+fn an_encoder_has_embeddings_alone() {
+    let server = common::serve_file("bert/model.gguf", options(), |engine| engine.context = 96, None);
+    let expected = std::fs::read(common::fixture("bert/expected.json")).unwrap();
+    let expected: Value = serde_json::from_slice(&expected).unwrap();
+    let answer = server.post("/v1/embeddings", &json!({"input": expected["texts"]}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let rows = answer.json()["data"].as_array().unwrap().clone();
+    for (row, want) in rows.iter().zip(expected["vectors"].as_array().unwrap()) {
+        let pairs = row["embedding"].as_array().unwrap().iter().zip(want.as_array().unwrap());
+        for (got, want) in pairs {
+            assert!((got.as_f64().unwrap() - want.as_f64().unwrap()).abs() < 1e-5, "{row}");
+        }
+    }
+    let refused = server.post("/v1/completions", &completion(json!({"prompt": "Hello"})));
+    assert!(refused.status == 400 && refused.body.contains("embeddings"), "{}", refused.body);
 }
 
 #[test]

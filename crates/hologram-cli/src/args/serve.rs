@@ -88,6 +88,12 @@ pub struct ServeArgs {
     /// Listen on a Unix socket instead
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     pub unix_socket: Option<PathBuf>,
+    /// Encrypt connections with this certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "unix_socket")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// Name of the model for clients; may be given several times [default: from the model's file name]
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hologram_llm::EngineOptions;
-use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, log};
+use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, Tls, log};
 
 use super::shipped;
 use crate::args::{Log, Pool, ServeArgs, UsageError, take_notes, usage};
@@ -45,6 +45,12 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     if (file.is_some() || !args.api_key.is_empty()) && keys.is_empty() {
         return usage("--api-key must not be empty");
     }
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(Tls::from_files(certificate, key).context("cannot encrypt connections")?)
+        }
+        _ => None,
+    };
     let limits = Limits {
         body: (args.max_body as usize) << 20,
         connections: args.max_connections as usize,
@@ -54,7 +60,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let (origins, hosts) = (args.cors_origin.clone(), args.allow_host.clone());
     // It tells that it is alive while the model loads.
-    let server = Server::start(Options { listen, keys, origins, hosts, limits });
+    let server = Server::start(Options { listen, tls, keys, origins, hosts, limits });
     let server = server.with_context(|| match &args.unix_socket {
         Some(path) => format!("cannot listen on {}", path.display()),
         None => format!("cannot listen on {}, port {}", args.host, args.port),

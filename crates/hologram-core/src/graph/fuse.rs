@@ -36,7 +36,8 @@ impl Graph {
         // A device may have a kernel for a product and the operation after it. Fusing that operation with a conversion
         // would hide it.
         let of_product = |inputs: &[NodeId]| {
-            inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| op.operation() == Operation::Matmul))
+            let is = |op: Operation| matches!(op, Operation::Matmul | Operation::ExpertMatmul { .. });
+            inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| is(op.operation())))
         };
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };

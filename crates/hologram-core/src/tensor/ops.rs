@@ -8,7 +8,7 @@ use hologram_isa::Type;
 
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
-use crate::ops::{Fill, Reduction};
+use crate::ops::Reduction;
 use crate::tensor::{Axis, Element, Tensor};
 
 impl Tensor {
@@ -128,19 +128,17 @@ impl Tensor {
         dim.axis(rank).ok_or_else(|| self.refuse(op, format!("it has no such dimension: it has {rank}")))
     }
 
-    /// A tensor without dimensions of this tensor's type. The value is in memory, not part of a program, so different
-    /// values share a program.
+    /// An operand without dimensions of this tensor's type.
     fn scalar(&self, value: f64) -> Result<Tensor> {
         let DType::Plain(ty) = self.format else {
             return Err(CoreError::Tensor(format!("there are no scalars of {}", self.format.name())));
         };
-        let bytes = Fill::new(value, ty, &[])?.bytes();
-        Tensor::from_bytes(&self.executor, self.format, &[], &bytes)
+        self.executor.scalar(ty, value)
     }
 }
 
 /// An operand of an operation on a tensor: a tensor, a number of the tensor's type, or the result of another operation,
-/// whose error is passed on.
+/// whose error is passed on. The tensor of a number shares its memory with others of the same value: it is only read.
 pub trait Operand {
     /// The operand as a tensor, for an operation on `of`.
     ///

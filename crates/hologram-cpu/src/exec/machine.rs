@@ -89,18 +89,25 @@ impl<'a> Machine<'a> {
         }
         let [x, y, _] = code.workgroup.map(|n| n as usize);
         for (op, place) in &code.builtins {
-            for thread in 0..code.lanes {
-                let word = match op {
-                    Opcode::ThreadX => thread % x,
-                    Opcode::ThreadY => thread / x % y,
-                    Opcode::ThreadZ => thread / x / y,
-                    Opcode::Lane => thread % 32,
-                    _ => thread / 32,
-                };
-                machine.set(place + thread as u32, word as u32);
+            let (place, lanes) = (*place, code.lanes);
+            // Most workgroups have one dimension. Divisions would take longer than a small program.
+            match op {
+                Opcode::ThreadX if x >= lanes => machine.fill(place, lanes, |thread| thread),
+                Opcode::ThreadX => machine.fill(place, lanes, |thread| thread % x),
+                Opcode::ThreadY => machine.fill(place, lanes, |thread| thread / x % y),
+                Opcode::ThreadZ => machine.fill(place, lanes, |thread| thread / x / y),
+                Opcode::Lane => machine.fill(place, lanes, |thread| thread % 32),
+                _ => machine.fill(place, lanes, |thread| thread / 32),
             }
         }
         machine
+    }
+
+    /// Sets a register of every lane.
+    fn fill(&mut self, place: u32, lanes: usize, word: impl Fn(usize) -> usize) {
+        for thread in 0..lanes {
+            self.set(place + thread as u32, word(thread) as u32);
+        }
     }
 
     /// Runs the workgroup of this number in the grid.

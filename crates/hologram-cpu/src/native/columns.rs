@@ -84,7 +84,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
     let (mut peaks, mut sums) = ([s.splat(f32::MIN); VECTORS], [s.splat(0.0); VECTORS]);
     for row in x.chunks_exact(inner) {
         let row = &row[first..first + count];
-        ask(row, inner);
+        prefetch_row(row, inner);
         let block = load(s, row);
         for i in 0..VECTORS {
             if s.any_greater(block[i], peaks[i]) {
@@ -109,7 +109,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
     }
     for (row, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(inner)) {
         let (row, out) = (&row[first..first + count], &mut out[first..first + count]);
-        ask(row, inner);
+        prefetch_row(row, inner);
         let mut block = load(s, row);
         for i in 0..VECTORS {
             let below = s.sub(block[i], peaks[i]);
@@ -132,7 +132,7 @@ fn lanes<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], inner: usize, (first
 
 /// Prefetches the part of a row that lies [`AHEAD`] rows further on: the hardware does not prefetch into another page.
 #[inline(always)]
-fn ask<E>(row: &[E], inner: usize) {
+fn prefetch_row<E>(row: &[E], inner: usize) {
     let ahead = row.as_ptr().wrapping_add(AHEAD * inner).cast::<u8>();
     (0..size_of_val(row)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
 }

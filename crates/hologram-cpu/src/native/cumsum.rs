@@ -130,7 +130,7 @@ fn add_with<S: Simd, E: Element>(s: S, x: &[E], inner: usize, first: usize, sums
     }
     for row in x.chunks_exact(inner) {
         let row = &row[first..first + sums.len()];
-        ask(row, inner);
+        prefetch_row(row, inner);
         sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x.wide());
     }
 }
@@ -182,7 +182,7 @@ fn across_with<S: Simd, E: Element>(s: S, x: &[E], inner: usize, first: usize, s
     let whole = sums.len() / S::LANES * S::LANES;
     for (row, out) in x.chunks_exact(inner).zip(out.chunks_exact_mut(inner)) {
         let (row, out) = (&row[first..first + sums.len()], &mut out[first..first + sums.len()]);
-        ask(row, inner);
+        prefetch_row(row, inner);
         for at in (0..whole).step_by(S::LANES) {
             // SAFETY: the vector lies in all three.
             unsafe {
@@ -200,7 +200,7 @@ fn across_with<S: Simd, E: Element>(s: S, x: &[E], inner: usize, first: usize, s
 
 /// Prefetches the part of a row that lies [`AHEAD`] rows further on: the hardware does not prefetch into another page.
 #[inline(always)]
-fn ask<E>(row: &[E], inner: usize) {
+fn prefetch_row<E>(row: &[E], inner: usize) {
     let ahead = row.as_ptr().wrapping_add(AHEAD * inner).cast::<u8>();
     (0..size_of_val(row)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
 }

@@ -7,7 +7,7 @@ use hologram_device::{Extent, KernelSpec, Operation};
 
 use super::input;
 use super::narrow::{Element, with_element};
-use super::rows::{Mapped, Rows, ask};
+use super::rows::{Mapped, Rows, prefetch_row};
 use super::simd::{Isa, Simd, simd_entry};
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
@@ -88,7 +88,7 @@ fn sums<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mean: Option<f32>) -
     let (mut sums, step) = ([s.splat(0.0); 4], 4 * S::LANES);
     let (whole, means) = (x.len() / step * step, s.splat(mean.unwrap_or(0.0)));
     for at in (0..whole).step_by(step) {
-        ask(next, at / 2, step / 2);
+        prefetch_row(next, at / 2, step / 2);
         for (i, sum) in sums.iter_mut().enumerate() {
             // SAFETY: the vector lies in the row.
             let v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };

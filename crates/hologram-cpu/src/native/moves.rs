@@ -146,9 +146,9 @@ impl NativeKernel for Take {
         if self.slices {
             let (from, bytes) = (args.read::<u8>(0), inner * self.size);
             let out = args.output::<u8>(2);
-            let (slices, together) = (output.outer * m, (PIECE / bytes.max(1)).max(1));
-            while let Some(piece) = worker.next(slices.div_ceil(together)) {
-                for slice in piece * together..((piece + 1) * together).min(slices) {
+            let (slices, per_piece) = (output.outer * m, (PIECE / bytes.max(1)).max(1));
+            while let Some(piece) = worker.next(slices.div_ceil(per_piece)) {
+                for slice in piece * per_piece..((piece + 1) * per_piece).min(slices) {
                     let (matrix, index) = (slice / m, indices[slice % m] as usize);
                     if index >= x.n {
                         return Err(missing(index));
@@ -165,9 +165,9 @@ impl NativeKernel for Take {
         with_word!(self.size, W => {
             let from = args.read::<W>(0);
             let out = args.output::<W>(2);
-            let (rows, together) = (output.outer * m, (PIECE / 8 / inner.max(1)).max(1));
-            while let Some(piece) = worker.next(rows.div_ceil(together)) {
-                for row in piece * together..((piece + 1) * together).min(rows) {
+            let (rows, per_piece) = (output.outer * m, (PIECE / 8 / inner.max(1)).max(1));
+            while let Some(piece) = worker.next(rows.div_ceil(per_piece)) {
+                for row in piece * per_piece..((piece + 1) * per_piece).min(rows) {
                     let matrix = row / m * x.n;
                     // SAFETY: each row is claimed by one worker.
                     let (out, indices) = (unsafe { out.part(row * inner..(row + 1) * inner) }, &indices[row * inner..(row + 1) * inner]);
@@ -266,12 +266,12 @@ impl CopyView {
             }
             at
         };
-        let together = (PIECE / size_of::<W>() / last.max(1)).max(1);
+        let per_piece = (PIECE / size_of::<W>() / last.max(1)).max(1);
         let turned =
             (stride != 1).then(|| (0..count).rev().find(|k| dimension(*k).1 == 1 && dimension(*k).0 > 1)).flatten();
         let Some(fast) = turned else {
-            while let Some(piece) = worker.next(lines.div_ceil(together)) {
-                for line in piece * together..((piece + 1) * together).min(lines) {
+            while let Some(piece) = worker.next(lines.div_ceil(per_piece)) {
+                for line in piece * per_piece..((piece + 1) * per_piece).min(lines) {
                     // SAFETY: each line of the result is claimed by one worker.
                     let (from, to) = (&x[source(line, None)..], unsafe { out.part(line * last..(line + 1) * last) });
                     if stride == 1 {
@@ -299,8 +299,8 @@ impl CopyView {
     }
 }
 
-/// Writes elements `i + stride · j` of `x` to `first + apart · i + j` of `out`, for the i of `columns`, counted from
-/// its start, and j below `count`.
+/// Writes elements `i + stride · j` of `x` to `first + out_stride · i + j` of `out`, for the i of `columns`, counted
+/// from its start, and j below `count`.
 ///
 /// # Safety
 /// Nobody else accesses these elements of `out`.
@@ -310,7 +310,7 @@ unsafe fn turn<W: Pod + Default>(
     count: usize,
     columns: Range<usize>,
     (out, first): (Output<'_, W>, usize),
-    apart: usize,
+    out_stride: usize,
 ) {
     let width = columns.len();
     for start in (0..count).step_by(SQUARE) {
@@ -322,7 +322,7 @@ unsafe fn turn<W: Pod + Default>(
                 row.copy_from_slice(&x[from..from + SQUARE]);
                 super::simd::prefetch_near(x.as_ptr().wrapping_add(from + 2 * SQUARE * stride).cast());
             }
-            for (i, at) in (0..SQUARE).map(|i| (i, first + apart * i + start)) {
+            for (i, at) in (0..SQUARE).map(|i| (i, first + out_stride * i + start)) {
                 let line: [W; SQUARE] = std::array::from_fn(|j| square[j][i]);
                 // SAFETY: promised by the caller.
                 unsafe { out.part(at..at + SQUARE) }.copy_from_slice(&line);
@@ -332,7 +332,7 @@ unsafe fn turn<W: Pod + Default>(
         for j in start..start + height {
             for i in 0..width {
                 // SAFETY: promised by the caller.
-                unsafe { out.set(first + apart * i + j, x[i + stride * j]) };
+                unsafe { out.set(first + out_stride * i + j, x[i + stride * j]) };
             }
         }
     }

@@ -121,10 +121,10 @@ impl NativeKernel for Pad {
             return Err(format!("a buffer is too small for {rows} rows of {to_bytes} bytes"));
         }
         let non_temporal = is_non_temporal(args.raw(1), all);
-        let together = (PIECE / to_bytes).max(1);
+        let per_piece = (PIECE / to_bytes).max(1);
         let out = args.output::<u8>(1);
-        while let Some(piece) = worker.next(rows.div_ceil(together)) {
-            for row in piece * together..((piece + 1) * together).min(rows) {
+        while let Some(piece) = worker.next(rows.div_ceil(per_piece)) {
+            for row in piece * per_piece..((piece + 1) * per_piece).min(rows) {
                 // SAFETY: each row is claimed by one worker.
                 let to = unsafe { out.part(row * to_bytes..(row + 1) * to_bytes) };
                 match self.source(row, step) {

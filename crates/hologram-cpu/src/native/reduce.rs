@@ -189,9 +189,9 @@ impl Reduce {
         let x = args.read::<E>(0);
         let partial = worker.shared_scratch().data.cast::<Part>();
         if parts == 1 && phase == 0 {
-            let together = (PIECE / n.max(1)).max(1);
-            while let Some(piece) = worker.next(rows.div_ceil(together)) {
-                for row in piece * together..((piece + 1) * together).min(rows) {
+            let per_piece = (PIECE / n.max(1)).max(1);
+            while let Some(piece) = worker.next(rows.div_ceil(per_piece)) {
+                for row in piece * per_piece..((piece + 1) * per_piece).min(rows) {
                     self.put::<E>(args, row, n, self.row(&x[row * n..(row + 1) * n], 0));
                 }
             }
@@ -223,13 +223,13 @@ impl Reduce {
         let (mut values, mut indices) = ([0f32; WIDTH], [NONE; WIDTH]);
         if phase == 0 {
             // Small matrices are reduced together.
-            let together = (PIECE / (n * inner).max(1)).max(1);
-            let pieces = outer.div_ceil(together);
+            let per_piece = (PIECE / (n * inner).max(1)).max(1);
+            let pieces = outer.div_ceil(per_piece);
             while let Some(index) = worker.next(pieces * strips * parts) {
                 let (piece, strip, part) = (index / (strips * parts), index / parts % strips, index % parts);
                 let columns = strip * WIDTH..((strip + 1) * WIDTH).min(inner);
                 let depth = n * part / parts..n * (part + 1) / parts;
-                for matrix in piece * together..((piece + 1) * together).min(outer) {
+                for matrix in piece * per_piece..((piece + 1) * per_piece).min(outer) {
                     let x = &x[matrix * n * inner..(matrix + 1) * n * inner];
                     let (values, indices) = (&mut values[..columns.len()], &mut indices[..columns.len()]);
                     self.columns(x, inner, columns.clone(), depth.clone(), values, indices);

@@ -9,7 +9,7 @@ use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
 use crate::native::input;
 use crate::native::narrow::{Element, widen, with_element};
-use crate::native::rows::{Mapped, Rows, ask};
+use crate::native::rows::{Mapped, Rows, prefetch_row};
 use crate::native::simd::{Isa, Simd, fence, simd_entry};
 
 struct RmsNorm {
@@ -69,7 +69,7 @@ const LONGEST: usize = 64 << 10;
 impl RmsNorm {
     fn rows<E: Element>(&self, args: &Args<'_>, worker: &Worker<'_>, w: &[f32]) -> Result<(), String> {
         // Rows with non-temporal stores are stored while the next ones are read, so that memory always has work.
-        let together = size_of::<E>() * self.rows.d <= LONGEST;
+        let fits = size_of::<E>() * self.rows.d <= LONGEST;
         let (mut earlier, mut here) = ([const { None::<Unscaled<'_, E>> }; TOGETHER], [const { None }; TOGETHER]);
         let mut count = 0;
         self.rows.map::<E>(args, 2, worker, |Mapped { row, out, non_temporal }| {
@@ -77,7 +77,7 @@ impl RmsNorm {
             let part = Part::of(&mut earlier, count, w);
             let scale = 1.0 / (square_and_scale(self.isa, x, row.next, part) / x.len() as f32 + self.eps).sqrt();
             let row = Unscaled { x, scale, out };
-            if !(non_temporal && together) {
+            if !(non_temporal && fits) {
                 return scale_row(self.isa, row, w, non_temporal);
             }
             here[count] = Some(row);
@@ -164,7 +164,7 @@ fn square_and_scale_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E, mut
     let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
     let whole = x.len() / step * step;
     for at in (0..whole).step_by(step) {
-        ask(next, at, step);
+        prefetch_row(next, at, step);
         for (i, sum) in sums.iter_mut().enumerate() {
             // SAFETY: the vector lies in the row.
             let v = unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) };

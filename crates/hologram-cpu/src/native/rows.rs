@@ -74,15 +74,15 @@ impl Rows {
     ) -> Result<(), String> {
         let (d, rows) = (self.d, self.count(args));
         let x = input::<E>(args, 0, rows * d)?;
-        let together = (PIECE / d).max(1);
-        let pieces = rows.div_ceil(together);
+        let per_piece = (PIECE / d).max(1);
+        let pieces = rows.div_ceil(per_piece);
         let mut claimed = worker.next(pieces);
         while let Some(piece) = claimed {
             claimed = worker.next(pieces);
-            let range = piece * together..((piece + 1) * together).min(rows);
+            let range = piece * per_piece..((piece + 1) * per_piece).min(rows);
             for index in range.clone() {
                 let next =
-                    if index + 1 < range.end { index + 1 } else { claimed.map_or(index, |piece| piece * together) };
+                    if index + 1 < range.end { index + 1 } else { claimed.map_or(index, |piece| piece * per_piece) };
                 work(Row { x: &x[index * d..(index + 1) * d], next: x[next * d..].as_ptr(), index })?;
             }
         }
@@ -116,7 +116,7 @@ impl Rows {
 
 /// Prefetches the cache lines of `len` elements.
 #[inline(always)]
-pub(super) fn ask<E>(next: *const E, at: usize, len: usize) {
+pub(super) fn prefetch_row<E>(next: *const E, at: usize, len: usize) {
     let lines = (len * size_of::<E>()).div_ceil(64);
     for line in 0..lines {
         prefetch(next.wrapping_add(at).cast::<u8>().wrapping_add(64 * line));

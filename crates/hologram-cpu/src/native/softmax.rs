@@ -13,7 +13,7 @@ use hologram_device::{DType, KernelSpec, Operation};
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::narrow::{Element, with_element};
-use super::rows::{Mapped, Rows, ask};
+use super::rows::{Mapped, Rows, prefetch_row};
 use super::simd::{Isa, Simd, fence, simd_entry};
 use super::{input, room};
 
@@ -227,7 +227,7 @@ fn exp_row_with<S: Simd, E: Element>(
     let stores = out.len() == d;
     let mut sum = Sum::new(s);
     for (index, at) in (0..d).step_by(step).enumerate() {
-        ask(next, at, step);
+        prefetch_row(next, at, step);
         let exps = sum.add(s, block(s, x, at));
         let factor = s.splat(std::mem::replace(&mut factors[index], sum.peak));
         for i in 0..CHAINS {
@@ -283,7 +283,7 @@ simd_entry! {
 fn exponents_with<S: Simd, E: Element>(s: S, x: &[E], next: *const E) -> (f32, f32) {
     let (mut sum, step) = (Sum::new(s), CHAINS * S::LANES);
     for at in (0..x.len()).step_by(step) {
-        ask(next, at, step);
+        prefetch_row(next, at, step);
         sum.add(s, block(s, x, at));
     }
     (sum.peak, sum.total(s))

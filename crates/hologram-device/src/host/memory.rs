@@ -210,11 +210,6 @@ impl HostMemory {
     pub fn is_of(&self, allocator: &Arc<Allocator>) -> bool {
         Arc::ptr_eq(&self.allocator, allocator)
     }
-
-    /// Whether kernels and copies may write to it.
-    pub fn writable(&self) -> bool {
-        !matches!(self.owner, Owner::Foreign { writable: false, .. })
-    }
 }
 
 impl Drop for HostMemory {
@@ -237,6 +232,10 @@ impl DeviceMemory for HostMemory {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+
+    fn writable(&self) -> bool {
+        !matches!(self.owner, Owner::Foreign { writable: false, .. })
     }
 
     fn host_address(&self) -> Option<u64> {

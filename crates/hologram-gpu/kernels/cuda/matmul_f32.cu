@@ -111,3 +111,31 @@ MATMUL(matmul_bf16_f16, bfloat, half)
 MATMUL(matmul_bf16_bf16, bfloat, bfloat)
 MATMUL(matmul_bf16_q8, bfloat, char)
 MATMUL(matmul_bf16_q4, bfloat, Nibbles)
+
+// Results too few for the tiles above to occupy the GPU, such as a router's: a warp computes 8 tokens × 4 rows, its lanes along the rows; k is a multiple
+// of 4. Grid: tokens / 8, rows / 32.
+#define FEW_TOKENS 8
+#define FEW_ROWS 4
+HOST(FEW_TOKENS, FEW_ROWS)
+KERNEL(matmul_small, 256, IN(0, float, x), IN(1, float, w), OUT(2, float, y), COUNT(3, tokens), VAL(7, uint, m), VAL(8, uint, k))
+{
+    DEPENDENCY_WAIT();
+    const uint n = COUNTED(tokens), token = GROUP.x * FEW_TOKENS, row = (GROUP.y * 8 + SIMD) * FEW_ROWS;
+    if (token >= n || row >= m) return;
+    float sum[FEW_TOKENS][FEW_ROWS];
+    UNROLL for (uint t = 0; t < FEW_TOKENS; ++t) UNROLL for (uint r = 0; r < FEW_ROWS; ++r) sum[t][r] = 0;
+    // Tokens and rows beyond the last stand for it.
+    ROLLED for (uint i = LANE * 4; i < k; i += 128) {
+        float4 b[FEW_ROWS];
+        UNROLL for (uint r = 0; r < FEW_ROWS; ++r) b[r] = load4(w + ulong(min(row + r, m - 1)) * k + i);
+        UNROLL for (uint t = 0; t < FEW_TOKENS; ++t) {
+            const float4 a = load4(x + ulong(min(token + t, n - 1)) * k + i);
+            UNROLL for (uint r = 0; r < FEW_ROWS; ++r) sum[t][r] += dot(a, b[r]);
+        }
+    }
+    DEPENDENCY_LAUNCH();
+    UNROLL for (uint t = 0; t < FEW_TOKENS; ++t) UNROLL for (uint r = 0; r < FEW_ROWS; ++r) {
+        const float v = simd_sum(sum[t][r]);
+        if (LANE == t * FEW_ROWS + r && token + t < n && row + r < m) y[ulong(token + t) * m + row + r] = v;
+    }
+}

@@ -69,7 +69,7 @@ struct Product {
 /// The native kernel for `matmul`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let product = Product::of(spec)?;
-    let plain = || plain::find(&product).filter(|_| product.packed == [None] && !target.is_apple());
+    let plain = || plain::find(&product, target).filter(|_| product.packed == [None] && !target.is_apple());
     served(&product, target).or_else(plain)
 }
 

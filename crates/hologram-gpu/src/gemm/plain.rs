@@ -1,17 +1,20 @@
 //! Products of `f32` and `bf16` activations in plain `f32`, for any shape: `kernels/cuda/matmul_f32.cu`.
 
 use super::{Mode, Product};
-use crate::NativeKernel;
-use crate::kernels::cuda::matmul_f32::Matmul;
+use crate::kernels::cuda::matmul_f32::{FEW_ROWS, FEW_TOKENS, Matmul, MatmulSmall};
 use crate::launch::{Count, launch, number, single};
+use crate::{NativeKernel, Target};
 use hologram_device::DType;
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile.
 const TILE: [usize; 2] = [64, 128];
 
+/// Workgroups of the small form along rows have 8 warps.
+const SMALL: [usize; 2] = [FEW_TOKENS as usize, 8 * FEW_ROWS as usize];
+
 /// The native kernel for a product of one matrix.
-pub(super) fn find(product: &Product) -> Option<NativeKernel> {
+pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let ([m], Mode::Store) = (product.rows.as_slice(), product.mode) else { return None };
     let x = match product.x {
         DType::Plain(Type::F32) => "f32",
@@ -39,6 +42,14 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
         m: size(*m)?,
         k: size(product.k)?,
     };
+    let (tokens, f32) = (product.tokens.max(), product.x == DType::F32 && product.w == DType::F32);
+    let tiles = tokens.div_ceil(TILE[0]) * m.div_ceil(TILE[1]);
+    if f32 && product.k.is_multiple_of(4) && 2 * tiles < target.multiprocessors as usize {
+        let Matmul { x, w, y, tokens: counted, m: rows, k, .. } = args;
+        let args = MatmulSmall { x, w, y, tokens: counted, m: rows, k };
+        let grid = [tokens.div_ceil(SMALL[0]), m.div_ceil(SMALL[1])];
+        return Some(single(launch(args, "matmul_small", grid, 256)?));
+    }
     let grid = [product.tokens.max().div_ceil(TILE[0]), m.div_ceil(TILE[1])];
     Some(single(launch(args, format!("matmul_{x}_{name}"), grid, 256)?))
 }

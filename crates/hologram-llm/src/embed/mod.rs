@@ -169,7 +169,10 @@ fn check(texts: &[EncoderText<'_>], context: usize) -> Result<()> {
     for text in texts {
         match text.tokens.len() {
             0 => return Err(LlmError::Option { option: "text", reason: "must not be empty".into() }),
-            tokens if tokens > context => return Err(LlmError::PromptTooLong { tokens, context }),
+            tokens if tokens > context => {
+                let reason = format!("has {tokens} tokens, but the model takes at most {context}");
+                return Err(LlmError::Option { option: "text", reason });
+            }
             _ => {}
         }
     }

@@ -53,7 +53,7 @@ impl<'a> Reranker<'a> {
             let answers = [answer("yes")?, answer("no")?];
             let spelled = |text: &str| tokenizer.encode_with(text, false, true);
             let (before, after) = (spelled(BEFORE)?, spelled(AFTER)?);
-            if !outputs.is_none_or(|n| n == 2) {
+            if outputs.is_some_and(|n| n != 2) {
                 return Err(no("head for yes and no"));
             }
             let session = model.session(SessionOptions { context, batch: STEP, ..SessionOptions::default() })?;

@@ -2,7 +2,7 @@
 //! itself chooses the same: a token depends on the logits of its place, the seed and the position alone, so guesses
 //! change how many steps a text takes, not what it says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// How an engine guesses tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,23 +68,31 @@ impl Lookup {
         self.seen = tokens.len();
     }
 
-    /// The tokens that should follow, each with a chance of at least `least`, as many as `most`.
-    pub fn guess(&self, tokens: &[u32], least: f64, most: usize) -> Vec<u32> {
-        let mut guesses: Vec<u32> = Vec::new();
+    /// The tokens that should follow, at most `most`.
+    pub fn guess(&self, tokens: &[u32], most: usize) -> Guesses {
+        let mut guesses = Guesses::default();
         let (Some(next), true) = (self.next, self.seen == tokens.len()) else { return guesses };
         let mut chance = 1.0;
-        while guesses.len() < most {
-            chance *= self.rates[class(self.run + guesses.len())];
-            if chance < least {
-                break;
-            }
+        while guesses.tokens.len() < most {
+            chance *= self.rates[class(self.run + guesses.tokens.len())];
             // A text that repeats itself continues in its own guesses.
-            let at = next + guesses.len();
-            let Some(token) = tokens.get(at).or_else(|| guesses.get(at.checked_sub(tokens.len())?)) else { break };
-            guesses.push(*token);
+            let at = next + guesses.tokens.len();
+            let token = tokens.get(at).or_else(|| guesses.tokens.get(at.checked_sub(tokens.len())?));
+            let Some(token) = token.copied().filter(|_| chance >= LEAST) else { break };
+            guesses.tokens.push(token);
+            guesses.chances.push(chance);
         }
         guesses
     }
+}
+
+/// What may come next in a sequence.
+#[derive(Default)]
+pub(super) struct Guesses {
+    /// The tokens, unless the draft model is still to guess them.
+    pub tokens: Vec<u32>,
+    /// The chance that each and all before it are right.
+    pub chances: Vec<f64>,
 }
 
 fn class(run: usize) -> usize {
@@ -95,88 +103,102 @@ fn average(of: &mut f64, value: f64) {
     *of += (value - *of) * WEIGHT;
 }
 
+/// Follows the short ones of measured times: what else the machine does makes others longer.
+fn shortest(of: &mut f64, value: f64) {
+    *of += (value - *of) * if value < *of { 2.0 * WEIGHT } else { WEIGHT / 10.0 };
+}
+
 /// What steps cost, as measured.
 #[derive(Default)]
 pub(super) struct Pace {
-    /// Seconds of a step without guesses, by its number of sequences.
-    plain: HashMap<usize, f64>,
-    /// Seconds for a guess.
-    guess: Option<f64>,
-    /// Seconds of a round of the draft model, for each of its sequences.
-    draft: Option<f64>,
-    /// Sizes of steps whose plans exist: the first step of a size compiles.
-    sizes: Vec<usize>,
+    /// Seconds of a step by its number of tokens.
+    steps: HashMap<usize, f64>,
+    /// Sizes of steps that ran: the first of a size compiles.
+    sizes: HashSet<usize>,
+    /// Seconds of a round of the draft model.
+    round: Option<f64>,
 }
 
-/// What a guess costs, as a share of a token without guesses, until it is known.
+/// What a guess costs, as a share of a token without guesses, until it is known. Low, so that it is tried.
 const UNKNOWN: f64 = 0.3;
 
+/// Guesses that are less likely are not made.
+const LEAST: f64 = 0.05;
+
+/// Guesses that a sequence may have, of which the one that pays best is chosen. With the last token these are powers of
+/// two, which steps are compiled for.
+const DEPTHS: [usize; 4] = [1, 3, 7, 15];
+
 impl Pace {
-    /// Takes the time of a step with a token of each of `sequences` and this many guesses.
-    pub fn measure(&mut self, sequences: usize, guesses: usize, seconds: f64) {
-        let size = (sequences + guesses).next_power_of_two();
-        if !self.sizes.contains(&size) {
-            self.sizes.push(size);
-            return;
-        }
-        if guesses == 0 {
-            average(self.plain.entry(sequences).or_insert(seconds), seconds);
-        } else if let Some(plain) = self.plain.get(&sequences) {
-            let each = (seconds - plain).max(0.0) / guesses as f64;
-            average(self.guess.get_or_insert(each), each);
+    /// Takes the time of a step.
+    pub fn measure(&mut self, tokens: usize, seconds: f64) {
+        let size = size(tokens);
+        if !self.sizes.insert(size) {
+            shortest(self.steps.entry(size).or_insert(seconds), seconds);
         }
     }
 
-    /// Takes the time of a round of the draft model.
-    pub fn measure_draft(&mut self, sequences: usize, seconds: f64) {
-        let each = seconds / sequences.max(1) as f64;
-        average(self.draft.get_or_insert(each), each);
+    /// Takes the time of rounds of the draft model.
+    pub fn measure_draft(&mut self, rounds: usize, seconds: f64) {
+        let each = seconds / rounds.max(1) as f64;
+        shortest(self.round.get_or_insert(each), each);
     }
 
-    /// The least chance with which a guess pays, among this many sequences, if it comes from the text or from the draft
-    /// model. `None`: not yet known.
-    pub fn least(&self, sequences: usize, draft: bool) -> Option<f64> {
-        let plain = self.plain.get(&sequences)? / sequences.max(1) as f64;
-        let guess = self.guess.unwrap_or(plain * UNKNOWN);
-        let draft = if draft { self.draft.unwrap_or(plain * UNKNOWN) } else { 0.0 };
-        // Below the highest, so that times measured wrongly are measured again.
-        Some(((guess + draft) / plain.max(1e-9)).clamp(0.02, 0.95))
+    /// How many guesses of each sequence pay best: those of the text, and those that the draft model would make.
+    pub fn depth(&mut self, text: &[&[f64]], draft: &[&[f64]], sequences: usize) -> usize {
+        let Some(plain) = self.steps.get(&size(sequences)).copied() else { return 0 };
+        let (mut best, mut most) = (0, sequences as f64 / plain);
+        for depth in DEPTHS {
+            let all = || text.iter().chain(draft).map(|chances| &chances[..chances.len().min(depth)]);
+            let guesses: usize = all().map(<[f64]>::len).sum();
+            if guesses == 0 {
+                break;
+            }
+            let unknown = plain * (1.0 + UNKNOWN * guesses as f64 / sequences as f64);
+            let step = self.steps.entry(size(sequences + guesses)).or_insert(unknown);
+            let rounds = draft.iter().map(|chances| chances.len().min(depth)).max().unwrap_or(0);
+            let round = self.round.unwrap_or(plain * UNKNOWN);
+            let tokens = sequences as f64 + all().flatten().sum::<f64>();
+            let rate = tokens / (*step + rounds as f64 * round);
+            // A little: a step of another size has further costs, such as cold code.
+            if rate > 1.02 * most {
+                (best, most) = (depth, rate);
+            } else {
+                // So that what was measured at a bad time is measured again.
+                *step += (unknown.min(*step) - *step) / 1000.0;
+            }
+        }
+        best
     }
+}
+
+/// Steps of nearly the same size count as one.
+fn size(tokens: usize) -> usize {
+    if tokens <= 16 { tokens } else { tokens.next_power_of_two() }
 }
 
 /// How often a draft model's guesses for a sequence come true.
-pub(super) struct DraftRate {
-    rate: f64,
-    /// Tokens since the last guess.
-    idle: usize,
-}
+pub(super) struct DraftRate(f64);
 
 impl Default for DraftRate {
     fn default() -> DraftRate {
-        DraftRate { rate: 0.7, idle: 0 }
+        DraftRate(0.7)
     }
 }
 
-/// Tokens after which the draft model is tried again where it does not pay.
-const RETRY: usize = 64;
-
 impl DraftRate {
-    /// How many guesses pay if each must have at least this chance.
-    pub fn depth(&mut self, least: f64, most: usize) -> usize {
-        let depth = (least.ln() / self.rate.clamp(1e-6, 0.99).ln()).floor() as usize;
-        self.idle += 1;
-        if depth == 0 && self.idle < RETRY {
-            return 0;
-        }
-        self.idle = 0;
-        depth.clamp(1, MAX_GUESSES).min(most)
+    /// The chances of so many guesses.
+    pub fn chances(&mut self, most: usize) -> Vec<f64> {
+        // Slowly forgets, so that the draft model is tried again.
+        self.0 += (0.6 - self.0) / 500.0;
+        (1..=most as i32).map(|n| self.0.powi(n)).take_while(|chance| *chance >= LEAST).collect()
     }
 
     /// Of the guesses for a step the first `right` came true.
     pub fn observe(&mut self, guesses: usize, right: usize) {
-        (0..right).for_each(|_| average(&mut self.rate, 1.0));
+        (0..right).for_each(|_| average(&mut self.0, 1.0));
         if right < guesses {
-            average(&mut self.rate, 0.0);
+            average(&mut self.0, 0.0);
         }
     }
 }
@@ -190,48 +212,53 @@ mod tests {
         let mut lookup = Lookup::default();
         let text: Vec<u32> = (0..20).chain([3, 4, 5]).collect();
         lookup.observe(&text, text.len());
-        assert_eq!(lookup.guess(&text, 0.0, 4), [6, 7, 8, 9]);
-        // The first is right with a chance of 0.4, the second with half of that.
-        assert_eq!(lookup.guess(&text, 0.3, 4), [6]);
-        assert!(lookup.guess(&text, 0.5, 4).is_empty());
+        let guesses = lookup.guess(&text, 4);
+        // Before anything came true, the later ones are unlikely.
+        assert_eq!((&guesses.tokens[..], &guesses.chances[..2]), (&[6, 7, 8, 9][..], &[0.4, 0.2][..]));
         let mut grown = text.clone();
         for token in 6..14 {
             grown.push(token);
             lookup.observe(&grown, text.len());
         }
-        assert!(lookup.guess(&grown, 0.5, 6).len() >= 3, "{:?}", lookup.rates);
-        // A miss ends it; the rate of later runs is as it was.
+        let guesses = lookup.guess(&grown, 6);
+        assert!(guesses.tokens == [14, 15, 16, 17, 18, 19] && guesses.chances[3] > 0.5, "{:?}", lookup.rates);
+        // A miss ends it.
         grown.push(99);
         lookup.observe(&grown, text.len());
-        assert!(lookup.guess(&grown, 0.0, 4).is_empty());
+        assert!(lookup.guess(&grown, 4).tokens.is_empty());
         // A period shorter than the guesses.
         let period = [1, 2, 3, 1, 2, 3, 1, 2, 3];
         let mut lookup = Lookup::default();
         lookup.observe(&period, 0);
-        assert_eq!(lookup.guess(&period, 0.0, 7), [1, 2, 3, 1, 2, 3, 1]);
+        assert_eq!(lookup.guess(&period, 7).tokens, [1, 2, 3, 1, 2, 3, 1]);
     }
 
     #[test]
     fn guesses_must_pay() {
         let mut pace = Pace::default();
-        assert_eq!(pace.least(1, false), None);
-        for _ in 0..200 {
-            pace.measure(1, 0, 0.010);
-            pace.measure(1, 4, 0.018);
+        let (good, bad) = ([0.95f64, 0.9, 0.86, 0.81, 0.77, 0.74, 0.7], [0.3, 0.1]);
+        assert_eq!(pace.depth(&[&good], &[], 1), 0);
+        for (tokens, seconds) in [(1, 0.010), (2, 0.019), (4, 0.022), (8, 0.030), (16, 0.05)] {
+            (0..99).for_each(|_| pace.measure(tokens, seconds));
+            // Times in which the machine did something else count little.
+            pace.measure(tokens, 0.1);
         }
-        let least = pace.least(1, false).unwrap();
-        assert!((least - 0.2).abs() < 0.01, "{least}");
-        for _ in 0..200 {
-            pace.measure_draft(1, 0.003);
-        }
-        assert!((pace.least(1, true).unwrap() - 0.5).abs() < 0.01);
+        assert_eq!(pace.depth(&[&good], &[], 1), 7);
+        assert_eq!(pace.depth(&[&bad], &[], 1), 0);
+        assert_eq!(pace.depth(&[], &[], 1), 0);
+        (0..99).for_each(|_| pace.measure_draft(1, 0.008));
+        assert_eq!(pace.depth(&[], &[&good], 1), 0);
+        (0..999).for_each(|_| pace.measure_draft(1, 0.0005));
+        assert_eq!(pace.depth(&[], &[&good], 1), 7);
+    }
+
+    #[test]
+    fn drafts_are_tried_again() {
         let mut rate = DraftRate::default();
-        assert_eq!(rate.depth(0.5, 8), 1);
-        (0..60).for_each(|_| rate.observe(2, 2));
-        assert!(rate.depth(0.5, 8) == 8, "{}", rate.rate);
+        assert_eq!(rate.chances(2).len(), 2);
         (0..60).for_each(|_| rate.observe(2, 0));
-        // Tried again after a while.
-        let depths: Vec<usize> = (0..2 * RETRY).map(|_| rate.depth(0.5, 8)).collect();
-        assert_eq!(depths.iter().sum::<usize>(), 2, "{depths:?}");
+        assert!(rate.chances(4).is_empty());
+        (0..500).for_each(|_| drop(rate.chances(4)));
+        assert!(!rate.chances(4).is_empty());
     }
 }

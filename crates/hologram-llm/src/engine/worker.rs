@@ -17,7 +17,7 @@ use super::options::EngineOptions;
 use super::queue::Phase;
 use super::request::Request;
 use super::sequence::{End, Sequence};
-use super::speculate::{MAX_GUESSES, Pace, Speculation};
+use super::speculate::{Guesses, MAX_GUESSES, Pace, Speculation};
 use super::stats::EngineStats;
 use super::{Shared, lock};
 
@@ -356,41 +356,41 @@ impl Worker {
 
     /// Adds guesses to a step that has a token of each sequence, as far as tokens and blocks are left.
     fn guess(&mut self, mut budget: usize, mut room: usize) {
-        let sequences = self.step.len();
-        let least = |draft| match self.options.speculation {
-            Speculation::Off => None,
-            Speculation::Auto => self.pace.least(sequences, draft),
-            Speculation::Fixed(_) => Some(0.0),
+        let fixed = match self.options.speculation {
+            Speculation::Off => return,
+            Speculation::Auto => None,
+            Speculation::Fixed(n) => Some(n.min(MAX_GUESSES)),
         };
-        let most = match self.options.speculation {
-            Speculation::Fixed(n) => n.min(MAX_GUESSES),
-            _ => MAX_GUESSES,
-        };
-        let mut to_draft = Vec::new();
-        let (from_text, from_draft) = (least(false), self.draft.as_ref().and_then(|_| least(true)));
-        if self.options.speculation == Speculation::Off {
-            return;
-        }
-        for (index, item) in self.step.iter_mut().enumerate() {
+        let mut all: Vec<(Guesses, usize)> = Vec::new();
+        for item in &self.step {
             let s = &mut self.running[item.at];
             s.lookup.observe(&s.tokens, s.request.prompt.len());
-            let last_block = (item.from + 1).next_multiple_of(BLOCK_SIZE) - (item.from + 1);
-            let most = most.min(budget).min(s.left().saturating_sub(1)).min(last_block + room * BLOCK_SIZE);
-            let mut guesses = from_text.map_or(Vec::new(), |least| s.lookup.guess(&s.tokens, least, most));
-            let mut count = guesses.len();
-            if let (0, Some(least)) = (count, from_draft) {
-                count = if matches!(self.options.speculation, Speculation::Auto) {
-                    s.draft.depth(least, most)
-                } else {
-                    most
-                };
-                to_draft.extend((count > 0).then_some((index, count)));
+            let most = fixed.unwrap_or(MAX_GUESSES).min(s.left().saturating_sub(1));
+            let mut guesses = s.lookup.guess(&s.tokens, most);
+            if guesses.tokens.is_empty() && self.draft.is_some() {
+                guesses.chances = if fixed.is_some() { vec![1.0; most] } else { s.draft.chances(most) };
             }
+            all.push((guesses, most));
+        }
+        let chances = |drafted: bool| -> Vec<&[f64]> {
+            all.iter().map(|(g, _)| g).filter(|g| g.tokens.is_empty() == drafted).map(|g| &g.chances[..]).collect()
+        };
+        let depth = match fixed {
+            Some(n) => n,
+            None => self.pace.depth(&chances(false), &chances(true), self.step.len()),
+        };
+        let mut to_draft = Vec::new();
+        for (index, (item, (mut guesses, most))) in self.step.iter_mut().zip(all).enumerate() {
+            let last_block = (item.from + 1).next_multiple_of(BLOCK_SIZE) - (item.from + 1);
+            let count = guesses.chances.len().min(depth).min(most).min(budget).min(last_block + room * BLOCK_SIZE);
             budget -= count;
             room -= (count - count.min(last_block)).div_ceil(BLOCK_SIZE);
-            if !guesses.is_empty() {
-                guesses.insert(0, s.tokens[item.from]);
-                item.guessed = guesses;
+            guesses.tokens.truncate(count);
+            if guesses.tokens.is_empty() {
+                to_draft.extend((count > 0).then_some((index, count)));
+            } else {
+                guesses.tokens.insert(0, self.running[item.at].tokens[item.from]);
+                item.guessed = guesses.tokens;
             }
         }
         self.guess_by_draft(&to_draft);
@@ -407,7 +407,7 @@ impl Worker {
         let wanted: Vec<Wanted<'_>> = items.iter().map(wanted).collect();
         match draft.guess(&wanted) {
             Ok((guesses, rounds)) => {
-                self.pace.measure_draft(items.len() * rounds, started.elapsed().as_secs_f64());
+                self.pace.measure_draft(rounds, started.elapsed().as_secs_f64());
                 for ((index, _), mut guesses) in items.iter().zip(guesses) {
                     let item = &mut self.step[*index];
                     if !guesses.is_empty() {
@@ -451,8 +451,8 @@ impl Worker {
         let rows = self.session.rows(&inputs, &configs, wants_logits);
         let in_step = started.elapsed();
         if !self.step.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
-            let guesses = self.step.iter().map(|item| item.guessed.len().saturating_sub(1)).sum();
-            self.pace.measure(self.step.len(), guesses, in_step.as_secs_f64());
+            let tokens = self.step.iter().map(|item| item.guessed.len().max(1)).sum();
+            self.pace.measure(tokens, in_step.as_secs_f64());
         }
         // Who has read an event finds it counted.
         let shared = self.shared.clone();

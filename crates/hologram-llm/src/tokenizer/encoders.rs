@@ -79,7 +79,7 @@ impl Tokenizer {
 
 /// A byte of a list of numbers.
 fn byte(value: &crate::gguf::Value<'_>) -> Option<u8> {
-    u8::try_from(i32::from_value(value.clone()).ok()? & 0xff).ok()
+    u8::try_from(i32::from_value(*value).ok()? & 0xff).ok()
 }
 
 /// Model, normalizer, pre-tokenizer and decoder.

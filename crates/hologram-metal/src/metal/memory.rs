@@ -291,6 +291,10 @@ impl DeviceMemory for MetalMemory {
         self
     }
 
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
     fn host_address(&self) -> Option<u64> {
         Some(self.data.expose_provenance() as u64)
     }

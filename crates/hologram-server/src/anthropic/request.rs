@@ -39,7 +39,7 @@ pub fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Messages> {
     fields.only("service_tier", &["auto".into(), "standard_only".into()])?;
     // The rest has OpenAI's names.
     let mut sampling = Map::new();
-    for name in ["temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos"] {
+    for name in ["temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "ignore_eos"] {
         sampling.extend(fields.take(name).map(|value| (name.into(), value)));
     }
     sampling.extend(stop.map(|stop| ("stop".into(), stop)));

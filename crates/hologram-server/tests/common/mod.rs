@@ -52,9 +52,19 @@ pub fn serve(options: Options, engine: impl FnOnce(&mut EngineOptions)) -> Runni
 
 /// As [`serve`], with another chat template.
 pub fn serve_with(options: Options, engine: impl FnOnce(&mut EngineOptions), template: Option<&str>) -> Running {
+    serve_file("chat-tiny.gguf", options, engine, template)
+}
+
+/// As [`serve_with`], with another fixture of hologram-llm.
+pub fn serve_file(
+    name: &str,
+    options: Options,
+    engine: impl FnOnce(&mut EngineOptions),
+    template: Option<&str>,
+) -> Running {
     let running = loading(options);
     let executor = Executor::open("cpu", Some(1)).unwrap();
-    let model = Arc::new(Model::load_on(fixture("chat-tiny.gguf"), &executor).unwrap());
+    let model = Arc::new(Model::load_on(fixture(name), &executor).unwrap());
     let template = template.map(|source| ("template.jinja".as_ref(), source));
     let mut options = EngineOptions::for_model(&model);
     engine(&mut options);

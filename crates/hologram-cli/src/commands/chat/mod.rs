@@ -35,8 +35,9 @@ const HELP: &str = "\
 /system        show the system prompt
 /system TEXT   set the system prompt, from the next reply on
 /set           show the settings
-/set NAME X    change one, from the next reply on: temperature, top-k, top-p, min-p, seed, max-tokens,
-               think (show, hide or off: the thoughts of a reasoning model)
+/set NAME X    change one, from the next reply on: temperature, top-k, top-p, typical-p, min-p, repeat-penalty,
+               presence-penalty, frequency-penalty, seed, max-tokens, think (show, hide or off: the thoughts of a
+               reasoning model)
 /save FILE     write the conversation as JSON
 /load FILE     continue a conversation from such a file
 /stats         show the last reply's token counts and speed
@@ -292,11 +293,16 @@ impl Chat {
         if name.is_empty() {
             let most = Some(self.options.max_tokens).filter(|n| *n < usize::MAX);
             status!(
-                "temperature {}, top-k {}, top-p {}, min-p {}, seed {}, max-tokens {}, think {}\n",
+                "temperature {}, top-k {}, top-p {}, typical-p {}, min-p {}, repeat-penalty {}, presence-penalty {}, \
+                 frequency-penalty {}, seed {}, max-tokens {}, think {}\n",
                 sampling.temperature,
                 sampling.top_k,
                 sampling.top_p,
+                sampling.typical_p,
                 sampling.min_p,
+                sampling.repeat_penalty,
+                sampling.presence_penalty,
+                sampling.frequency_penalty,
                 sampling.seed,
                 most.map_or("unlimited".into(), |n| n.to_string()),
                 self.think.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
@@ -309,6 +315,10 @@ impl Chat {
             "temperature" | "temp" => value.parse().map(|n| sampling.temperature = n).is_ok(),
             "top-k" => value.parse().map(|n| sampling.top_k = n).is_ok(),
             "top-p" => value.parse().map(|n| sampling.top_p = n).is_ok(),
+            "typical-p" => value.parse().map(|n| sampling.typical_p = n).is_ok(),
+            "repeat-penalty" => value.parse().map(|n| sampling.repeat_penalty = n).is_ok(),
+            "presence-penalty" => value.parse().map(|n| sampling.presence_penalty = n).is_ok(),
+            "frequency-penalty" => value.parse().map(|n| sampling.frequency_penalty = n).is_ok(),
             "min-p" => value.parse().map(|n| sampling.min_p = n).is_ok(),
             "seed" => value.parse().map(|n| sampling.seed = n).is_ok(),
             "max-tokens" => value.parse().map(|n| options.max_tokens = n).is_ok(),

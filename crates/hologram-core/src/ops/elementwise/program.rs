@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use hologram_backends::{DType, KernelSpec};
-use hologram_isa::{Builder, Type, Value};
+use hologram_isa::{Builder, SUBGROUP_SIZE, Type, Value};
 
 use super::{register_type, sizes};
 use crate::error::{CoreError, Result};
@@ -11,7 +11,7 @@ use crate::layout::{IndexMap, Layout};
 use crate::ops::kernel::divide;
 use crate::ops::{Kernel, Launchable, TensorArg};
 
-/// Threads per workgroup if each thread has one element, and if each has four.
+/// The most threads per workgroup if each thread has one element, and if each has four.
 const THREADS: u32 = 256;
 const THREADS_OF_FOUR: u32 = 128;
 
@@ -46,7 +46,12 @@ fn build(
     raw: bool,
     emit: impl Fn(&mut Builder, &[Value]) -> Option<Value>,
 ) -> Result<Launchable> {
-    let mut k = Kernel::new(spec, if per_thread == 4 { THREADS_OF_FOUR } else { THREADS });
+    let max = sizes(&spec.output.shape);
+    let (each, most) = if per_thread == 4 { (4, THREADS_OF_FOUR) } else { (1, THREADS) };
+    // A small tensor has small workgroups: the CPU computes all threads of one, with elements or without.
+    let needed = max.div_ceil(each).next_multiple_of(SUBGROUP_SIZE as usize).max(SUBGROUP_SIZE as usize);
+    let threads = most.min(u32::try_from(needed).unwrap_or(most));
+    let mut k = Kernel::new(spec, threads);
     let total = k.elements(&spec.output);
     let operand = |(i, arg): (usize, &TensorArg)| Operand {
         map: IndexMap::of(&spec.output.shape, &arg.spec.shape, layouts.get(i).copied().flatten()),
@@ -67,9 +72,8 @@ fn build(
         let value = value(b, &args);
         output.store(b, i, value);
     };
-    let max = sizes(&spec.output.shape);
     let t = k.b.global_x();
-    let threads = if per_thread == 4 {
+    if per_thread == 4 {
         // A thread has elements 4·t to 4·t + 3; the thread after the last whole four has the remainder.
         let fours = k.b.shr(total, 2u32);
         let (whole, last) = (k.b.lt(t, fours), k.b.eq(t, fours));
@@ -83,16 +87,14 @@ fn build(
             }
         };
         k.b.if_else(whole, four, |b| b.if_(last, |b| b.for_(first, total, 1u32, one)));
-        max.div_ceil(4).div_ceil(THREADS_OF_FOUR as usize)
     } else {
         let inside = k.b.lt(t, total);
         k.b.if_(inside, |b| one(b, t));
-        max.div_ceil(THREADS as usize)
-    };
+    }
     if !emitted.get() {
         return Err(CoreError::Graph(format!("{}: an operand has no value", spec.op)));
     }
-    k.finish(threads)
+    k.finish(max.div_ceil(each).div_ceil(threads as usize))
 }
 
 /// An operand and where its elements lie.

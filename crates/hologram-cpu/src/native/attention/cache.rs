@@ -129,7 +129,7 @@ pub(super) struct Lines {
 impl Lines {
     /// Prefetches the next `count` lines.
     #[inline(always)]
-    pub(super) fn ask(&mut self, count: usize) {
+    pub(super) fn prefetch(&mut self, count: usize) {
         for _ in 0..count.min(self.left) {
             prefetch(self.next);
             self.next = self.next.wrapping_add(64);

@@ -127,7 +127,7 @@ fn dots<S: Simd, E: Element, const R: usize>(
     assert!(keys.len() >= vectors * positions * d && scores.len() >= vectors * S::LANES);
     let lines = ahead.left.div_ceil(vectors);
     for i in 0..vectors {
-        ahead.ask(lines);
+        ahead.prefetch(lines);
         let mut sums = [s.splat(0.0); 16];
         for c in (0..d).step_by(S::LANES) {
             for p in 0..positions {

@@ -149,7 +149,7 @@ unsafe fn tile<S: Simd, E: Element, const MR: usize, const NV: usize, const ACC:
         }
         let (mut a, mut b) = (at.a, at.b);
         for _ in 0..at.depth {
-            ahead.ask(at.lines);
+            ahead.prefetch(at.lines);
             let mut right = [s.splat(0.0); NV];
             for (j, r) in right.iter_mut().enumerate() {
                 *r = E::load(s, b.add(j * S::LANES));

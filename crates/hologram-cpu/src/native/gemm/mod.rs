@@ -302,8 +302,8 @@ impl Gemm {
                 }
                 let packed = (tile.start * self.words_of(k) + at * tile.len()) * 4;
                 let y = to.wrapping_add((tile.start - lines.start) * stride);
-                for (p, first) in panels_of().step_by(self.kernels.together) {
-                    let count = (columns.end - first).min(rows * self.kernels.together);
+                for (p, first) in panels_of().step_by(self.kernels.panels_at_once) {
+                    let count = (columns.end - first).min(rows * self.kernels.panels_at_once);
                     // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before;
                     // this worker has claimed the piece.
                     unsafe {

@@ -8,8 +8,16 @@ const ROWS: usize = 8;
 const TOKENS: usize = 4;
 
 /// Kernels in plain Rust.
-pub(super) const FLOAT: Kernels =
-    Kernels { rows: ROWS, together: 1, tokens: TOKENS, few: 0, by_row: no_rows, transpose, widen: None, multiply };
+pub(super) const FLOAT: Kernels = Kernels {
+    rows: ROWS,
+    panels_at_once: 1,
+    tokens: TOKENS,
+    few: 0,
+    by_row: no_rows,
+    transpose,
+    widen: None,
+    multiply,
+};
 
 /// Never called: `few` is 0, so single rows are never multiplied here.
 ///

@@ -158,14 +158,14 @@ pub trait Bytes: TwoRows {
 
     /// The offset correction: −code · Σ x per lane. Added to sums of products, it undoes the offset that made the
     /// codes unsigned.
-    fn less(self, code: u8, x: Self::V) -> Self::V;
+    fn offset_correction(self, code: u8, x: Self::V) -> Self::V;
 
     /// Signed bytes as the scales of runs, times `lift` of each run.
     fn scales(self, of_runs: Self::Sixteens, lift: Option<&[i16; 16]>) -> Self::Scales;
 
     /// Adds the products of vector `vector` of a block times the scales of their runs. Units are in
-    /// [`SuperBlock::ORDER`]. Products are of codes up to 63 of each row and signed bytes; `on` is [`Bytes::less`] or
-    /// zeros and is added first.
+    /// [`SuperBlock::ORDER`]. Products are of codes up to 63 of each row and signed bytes; `on` is
+    /// [`Bytes::offset_correction`] or zeros and is added first.
     fn add_runs<B: SuperBlock>(
         self,
         sums: Self::Sums,

@@ -44,7 +44,7 @@ pub struct Kernels {
     /// Weight rows of a panel.
     pub rows: usize,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
-    pub together: usize,
+    pub panels_at_once: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
     /// The most tokens that are multiplied row by row, at most 4.
@@ -219,8 +219,8 @@ impl FloatMatmul {
                 for tile in 0..tiles.count {
                     let tokens = tiles.tile(tile);
                     let tile = (tokens.start * self.row_words() + at * tokens.len()) * 4;
-                    for (p, first) in panels_of().step_by(kernels.together) {
-                        let count = (rows.end - first).min(kernels.rows * kernels.together);
+                    for (p, first) in panels_of().step_by(kernels.panels_at_once) {
+                        let count = (rows.end - first).min(kernels.rows * kernels.panels_at_once);
                         // SAFETY: the kernel is of this processor's instruction set; the panels are packed here, the
                         // tile was packed in phase 0; this worker has claimed the rows' columns.
                         unsafe {

@@ -8,7 +8,7 @@ use hologram_device::decode::each_block;
 use super::blocks::is_listed;
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
-use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, fetch, piece_rows, rows_of};
+use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, prefetch_lines, rows_of};
 use crate::features::Features;
 use crate::kernel::{Args, Worker};
 
@@ -93,7 +93,7 @@ pub struct Kernels {
     /// less time. `benches/RESULTS.md` compares both.
     pub most_by_row: fn(DType) -> usize,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
-    pub together: usize,
+    pub panels_at_once: usize,
     /// The most tokens of a tile.
     pub tokens: usize,
     /// Packs a tile: (layout, activations, tokens, the destination).
@@ -324,7 +324,7 @@ impl IntMatmul {
         let first = |panel: usize| (panel * rows).min(m - rows);
         let mut claimed = worker.next(panels);
         if let Some(panel) = claimed.filter(|_| rows * o.row_bytes <= FIRST_BYTES) {
-            fetch(o.row(first(panel)).as_ptr(), rows * o.row_bytes);
+            prefetch_lines(o.row(first(panel)).as_ptr(), rows * o.row_bytes);
         }
         let tile: *const u8 = if self.phases() == 2 {
             worker.shared_scratch().data
@@ -373,8 +373,8 @@ impl IntMatmul {
             for tile in 0..tiles.count {
                 let tokens = tiles.tile(tile);
                 let panels_of = rows.clone().step_by(kernels.rows).enumerate();
-                for (p, first) in panels_of.step_by(kernels.together) {
-                    let count = (rows.end - first).min(kernels.rows * kernels.together);
+                for (p, first) in panels_of.step_by(kernels.panels_at_once) {
+                    let count = (rows.end - first).min(kernels.rows * kernels.panels_at_once);
                     // SAFETY: the kernel is of this processor's instruction set; the panels are unpacked, the tile was
                     // packed in phase 0; this worker has claimed the rows' columns of the output.
                     unsafe {

@@ -164,28 +164,28 @@ impl PackedRows {
     /// The memory to prefetch while these rows, one per stream, are multiplied: the rows that follow some distance
     /// later or, at the end of this piece, the first rows of the next one.
     #[inline(always)]
-    fn asked<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
-        let (apart, distance) = (self.apart::<R>(), AHEAD.div_ceil(self.bytes));
+    fn ahead<const R: usize>(&self, rows: [usize; R]) -> [*const u8; R] {
+        let (row_distance, distance) = (self.row_distance::<R>(), AHEAD.div_ceil(self.bytes));
         let to = rows[0] + distance;
         std::array::from_fn(|j| {
-            let (from, to) = if to < apart { (self.first, to) } else { (self.next, to - apart) };
-            from.wrapping_add((to + j * apart) * self.bytes)
+            let (from, to) = if to < row_distance { (self.first, to) } else { (self.next, to - row_distance) };
+            from.wrapping_add((to + j * row_distance) * self.bytes)
         })
     }
 
     /// Rows per stream, which is also the distance of streams.
-    fn apart<const R: usize>(&self) -> usize {
+    fn row_distance<const R: usize>(&self) -> usize {
         self.count.div_ceil(R)
     }
 
     /// The rows in `R` streams, row by row. If they do not divide evenly, the last row replaces missing ones.
     ///
-    /// Rows that lie far apart are read together, which is faster than one after the other, except for Q8_0 on AMD's
-    /// processors: `benches/history` compares numbers of streams.
+    /// Rows that are far from each other are read together, which is faster than one after the other, except for Q8_0
+    /// on AMD's processors: `benches/history` compares numbers of streams.
     #[inline(always)]
     fn streams<const R: usize>(&self) -> impl Iterator<Item = [usize; R]> + use<R> {
-        let (apart, last) = (self.apart::<R>(), self.count.saturating_sub(1));
-        (0..apart).map(move |row| std::array::from_fn(|j| (row + j * apart).min(last)))
+        let (row_distance, last) = (self.row_distance::<R>(), self.count.saturating_sub(1));
+        (0..row_distance).map(move |row| std::array::from_fn(|j| (row + j * row_distance).min(last)))
     }
 }
 
@@ -300,17 +300,17 @@ const PAGE: usize = 4096;
 /// For a single stream of which `bytes` bytes from `of` are read: prefetches the beginning of the page after. For the
 /// rest Zen 4's hardware prefetch alone is better.
 #[inline(always)]
-fn fetch_page_after(of: *const u8, bytes: usize) {
+fn prefetch_page_after(of: *const u8, bytes: usize) {
     let page = of.addr().wrapping_add(bytes) & !(PAGE - 1);
     if of.addr() < page {
-        fetch(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE)), 128);
+        prefetch_lines(std::ptr::without_provenance::<u8>(page.wrapping_add(PAGE)), 128);
     }
 }
 
 /// Prefetches memory into the second-level cache; it need not exist. Packed rows are read side by side, in runs too
 /// short for the hardware prefetch. With prefetches into the first level, Zen 4 reads at half the speed.
 #[inline(always)]
-fn fetch(from: *const u8, bytes: usize) {
+fn prefetch_lines(from: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
         super::simd::prefetch(from.wrapping_add(64 * line));
     }

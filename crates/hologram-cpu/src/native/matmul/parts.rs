@@ -22,17 +22,17 @@ fn parts<const N: usize>(x: __m512) -> [__m256i; N] {
     parts
 }
 
-/// Writes the three parts of 32 values. Each part's values lie `apart` bytes behind those of the part before it.
+/// Writes the three parts of 32 values. Each part's values lie `stride` bytes behind those of the part before it.
 ///
 /// # Safety
 /// The processor has AVX-512; 32 values can be read and 64 bytes of each part written.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub unsafe fn of_f32(from: *const f32, to: *mut u8, apart: usize) {
+pub unsafe fn of_f32(from: *const f32, to: *mut u8, stride: usize) {
     for half in 0..2 {
         // SAFETY: promised by the caller.
         unsafe {
             for (i, part) in parts::<3>(_mm512_loadu_ps(from.add(16 * half))).into_iter().enumerate() {
-                _mm256_storeu_si256(to.add(i * apart + 32 * half).cast(), part);
+                _mm256_storeu_si256(to.add(i * stride + 32 * half).cast(), part);
             }
         }
     }

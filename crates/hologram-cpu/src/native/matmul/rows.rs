@@ -17,7 +17,7 @@ mod ternary;
 
 use super::blocks::{Block32, SuperBlock, for_format};
 use super::bytes::Bytes;
-use super::{PackedRows, STREAMS, fetch, fetch_page_after};
+use super::{PackedRows, STREAMS, prefetch_lines, prefetch_page_after};
 use crate::features::Features;
 
 /// The most tokens that are multiplied with a row at a time.
@@ -88,8 +88,8 @@ impl Found {
 
 /// Bytes prepared for super-blocks, in this order: per block the sums of 16 runs of codes, stored by
 /// [`Bytes::store_sums`] (for runs of 32: 8 zeros and the sums of 8 runs); the scale of each block; the codes in
-/// [`SuperBlock::ORDER`]; their offset corrections [`Bytes::less`]. Blocks with an offset have the corrections, those
-/// with minimums the sums.
+/// [`SuperBlock::ORDER`]; their offset corrections [`Bytes::offset_correction`]. Blocks with an offset have the
+/// corrections, those with minimums the sums.
 fn prepared_super(k: usize) -> usize {
     k / 256 * 36 + 2 * k
 }
@@ -115,7 +115,7 @@ unsafe fn prepare_super<S: Bytes, B: SuperBlock>(s: S, codes: &[i8], scales: &[f
             // SAFETY: the codes are followed by as many bytes.
             unsafe {
                 let from = to.add(blocks * 36 + v * S::LEN);
-                s.store(from.add(codes.len()), s.less(offset << left, s.load(from)));
+                s.store(from.add(codes.len()), s.offset_correction(offset << left, s.load(from)));
             }
         }
     }
@@ -162,12 +162,12 @@ unsafe fn multiply_super<S: Bytes, B: SuperBlock, const T: usize, const R: usize
     let mut totals = Totals::<S, T, 2>::new(s);
     for rows in w.streams::<2>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
-        let asked = w.asked::<2>(rows);
+        let ahead = w.ahead::<2>(rows);
         let (mut acc, mut low) = ([s.no_totals(); T], [s.no_lows(); T]);
         for b in 0..blocks {
             let at = firsts.map(|first| first.wrapping_add(b * B::BYTES));
-            for asked in asked {
-                fetch(asked.wrapping_add(b * B::BYTES), B::BYTES);
+            for ahead in ahead {
+                prefetch_lines(ahead.wrapping_add(b * B::BYTES), B::BYTES);
             }
             // SAFETY: the block lies in the rows; tokens have as many elements as rows.
             unsafe {
@@ -253,7 +253,7 @@ impl<S: Bytes, const T: usize, const R: usize> Totals<S, T, R> {
     #[inline(always)]
     unsafe fn store(&mut self, s: S, w: &PackedRows) {
         for j in 0..R {
-            let first = self.first + j * w.apart::<R>();
+            let first = self.first + j * w.row_distance::<R>();
             let count = self.count.min(w.count.saturating_sub(first));
             for t in 0..T {
                 // SAFETY: promised by the caller.
@@ -329,7 +329,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
     let mut totals = Totals::<S, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
-        let asked = w.asked::<R>(rows);
+        let ahead = w.ahead::<R>(rows);
         let (mut acc, mut low) = ([[s.zero_f(); R]; T], [[s.zero_f(); R]; T]);
         // Macros: a closure that is not inlined would be compiled without the instruction set.
         macro_rules! vector {
@@ -377,7 +377,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
         // SAFETY: the units lie in the rows; tokens have as many elements as rows, and scales for whole vectors.
         unsafe {
             for from in (0..whole).step_by(S::LANES) {
-                let factors = factors::<S, B, T, R>(s, firsts, asked, x, [from, S::LANES, padded], &mut low);
+                let factors = factors::<S, B, T, R>(s, firsts, ahead, x, [from, S::LANES, padded], &mut low);
                 if !B::WHOLE_BYTES {
                     each!(halves, from, factors, 0 1 2 3);
                 } else {
@@ -385,7 +385,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
                 }
             }
             if whole < units {
-                let factors = factors::<S, B, T, R>(s, firsts, asked, x, [whole, units - whole, padded], &mut low);
+                let factors = factors::<S, B, T, R>(s, firsts, ahead, x, [whole, units - whole, padded], &mut low);
                 for v in 0..(units - whole) / S::UNITS {
                     vector!(whole, factors, v);
                 }
@@ -413,7 +413,7 @@ unsafe fn multiply_block<S: Bytes, B: Block32, const T: usize, const R: usize>(s
 unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
     s: S,
     firsts: [*const u8; R],
-    asked: [*const u8; R],
+    ahead: [*const u8; R],
     x: &Prepared,
     [from, count, padded]: [usize; 3],
     low: &mut [[S::F; R]; T],
@@ -422,9 +422,9 @@ unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
     for j in 0..R {
         let (at, bytes) = (from / B::UNITS * B::BYTES, S::LANES / B::UNITS * B::BYTES);
         if R == 1 {
-            fetch_page_after(firsts[j].wrapping_add(at), bytes);
+            prefetch_page_after(firsts[j].wrapping_add(at), bytes);
         } else {
-            fetch(asked[j].wrapping_add(at), bytes);
+            prefetch_lines(ahead[j].wrapping_add(at), bytes);
         }
         // SAFETY: promised by the caller.
         unsafe {

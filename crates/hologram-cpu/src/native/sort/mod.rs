@@ -111,10 +111,11 @@ impl NativeKernel for ArgSort {
 fn whole<K: Keys>(keys: &K, sizes: Sizes, block: usize, args: &Args<'_>, worker: &mut Worker<'_>) {
     let scratch = std::mem::take(&mut worker.scratch);
     let out = args.output::<u32>(1);
-    let together = if sizes.inner > 1 { TOGETHER.min(sizes.inner) } else { (4096 / sizes.n.max(1)).clamp(1, TOGETHER) };
+    let per_piece =
+        if sizes.inner > 1 { TOGETHER.min(sizes.inner) } else { (4096 / sizes.n.max(1)).clamp(1, TOGETHER) };
     let lines = sizes.lines();
-    while let Some(piece) = worker.next(lines.div_ceil(together)) {
-        for line in piece * together..((piece + 1) * together).min(lines) {
+    while let Some(piece) = worker.next(lines.div_ceil(per_piece)) {
+        for line in piece * per_piece..((piece + 1) * per_piece).min(lines) {
             let first = sizes.first(line);
             for start in (0..sizes.n).step_by(block) {
                 let len = block.min(sizes.n - start);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::Rows;
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, STREAMS, fetch};
+use super::super::{PackedRows, STREAMS, prefetch_lines};
 use super::{first_lanes, transpose};
 
 /// The most tokens that are multiplied row by row.
@@ -135,7 +135,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
     let (k, x) = (w.k, x.cast::<f32>());
     let whole = k / 16 * 16;
     for rows in w.streams::<R>() {
-        let asked = w.asked::<R>(rows);
+        let ahead = w.ahead::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let mut acc = [[[_mm256_setzero_ps(); SUMS]; R]; N];
         // SAFETY: the elements lie in the rows; the output of the rows can be written.
@@ -143,7 +143,7 @@ unsafe fn dots<const KIND: u8, const N: usize, const R: usize>(w: &PackedRows, x
             for at in (0..whole).step_by(16) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    fetch(asked[j].wrapping_add(at * bytes), 16 * bytes);
+                    prefetch_lines(ahead[j].wrapping_add(at * bytes), 16 * bytes);
                     for part in 0..SUMS {
                         let at = at + 8 * part;
                         let weights = weights::<KIND>(firsts[j], at);

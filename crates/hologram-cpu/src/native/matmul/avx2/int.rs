@@ -9,7 +9,7 @@ use std::ops::Range;
 use hologram_device::DType;
 
 use super::super::int::{Activations, Direct, Layout};
-use super::super::{Rows, fetch};
+use super::super::{Rows, prefetch_lines};
 use super::{first_lanes, lanes, scales, transpose};
 
 /// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
@@ -70,7 +70,7 @@ unsafe fn unpack_blocks<const FORMAT: u8, const WHOLE: bool>(layout: &Layout, ro
     let (span, unpacked) = (layout.span, (layout.span + 4) * 8 * (block_len / layout.span));
     for block in 0..layout.k / block_len {
         let (at, to) = (block * block_bytes, to.wrapping_add(block * unpacked));
-        fetch(rows.at::<true>(8, block * 8 * block_bytes), 8 * block_bytes);
+        prefetch_lines(rows.at::<true>(8, block * 8 * block_bytes), 8 * block_bytes);
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {
             match FORMAT {
@@ -296,7 +296,7 @@ unsafe fn direct_tile<const FORMAT: u8, const T: usize, const WIDE: bool>(layout
     for block in 0..layout.spans() {
         // SAFETY: the rows and the tile have this block; the buffer holds a block of 256 elements.
         unsafe {
-            fetch(d.next.wrapping_add(block * 8 * bytes), 8 * bytes);
+            prefetch_lines(d.next.wrapping_add(block * 8 * bytes), 8 * bytes);
             match FORMAT {
                 Q8_0 => q8_0::<true>(rows, block * bytes, to),
                 Q4_0 => q4_0::<true>(rows, block * bytes, to),

@@ -17,7 +17,7 @@ pub const INT: IntKernels = IntKernels {
     all_formats: false,
     rows: 8,
     most_by_row: |_| TOGETHER,
-    together: 1,
+    panels_at_once: 1,
     tokens: 4,
     pack: int::pack,
     direct: Some(int::multiply_direct),
@@ -28,7 +28,7 @@ pub const INT: IntKernels = IntKernels {
 /// Float kernels with `f32` products.
 pub const FLOAT: FloatKernels = FloatKernels {
     rows: 8,
-    together: 1,
+    panels_at_once: 1,
     tokens: 8,
     few: float::FEW,
     by_row: float::multiply_rows,

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::float::{Element, Words};
-use super::super::{PackedRows, Rows, STREAMS, fetch};
+use super::super::{PackedRows, Rows, STREAMS, prefetch_lines};
 use super::{first_lanes, transpose};
 use crate::native::simd::prefetch_near;
 
@@ -158,8 +158,8 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
     a
 }
 
-/// Multiplies one panel, or two panels `apart` bytes from each other, with a tile of `tokens` tokens over `steps`
-/// words; adds to the output unless these are the first words.
+/// Multiplies one panel, or two panels `panel_stride` bytes from each other, with a tile of `tokens` tokens over
+/// `steps` words; adds to the output unless these are the first words.
 ///
 /// # Safety
 /// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; `count` rows of the output can be
@@ -170,7 +170,7 @@ pub unsafe fn multiply(
     tokens: usize,
     steps: usize,
     panel: *const u8,
-    apart: usize,
+    panel_stride: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,
@@ -204,7 +204,7 @@ pub unsafe fn multiply(
         Words::Bf16Pairs => BF16[second][tokens - 1],
     };
     // SAFETY: promised by the caller.
-    unsafe { tile_fn(steps, panel, apart, tile, y, stride, first_lanes(rows), first) }
+    unsafe { tile_fn(steps, panel, panel_stride, tile, y, stride, first_lanes(rows), first) }
 }
 
 macro_rules! tile {
@@ -215,7 +215,7 @@ macro_rules! tile {
         unsafe fn $name<const T: usize, const P: usize>(
             steps: usize,
             panel: *const u8,
-            apart: usize,
+            panel_stride: usize,
             tile: *const u8,
             y: *mut f32,
             stride: usize,
@@ -239,7 +239,7 @@ macro_rules! tile {
                     prefetch_near(x.wrapping_add(TILE_AHEAD * T).cast());
                     let mut weights = [_mm512_setzero_si512(); P];
                     for p in 0..P {
-                        weights[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                        weights[p] = _mm512_loadu_si512(w.add(p * panel_stride).cast());
                     }
                     for t in 0..T {
                         let x = _mm512_set1_epi32(x.add(t).read_unaligned());
@@ -311,7 +311,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRow
     let (k, x) = (w.k, x.cast::<f32>());
     let whole = k / (16 * SUMS) * (16 * SUMS);
     for rows in w.streams::<R>() {
-        let asked = w.asked::<R>(rows);
+        let ahead = w.ahead::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
         let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
         // SAFETY: the elements lie in the rows; the last ones are masked.
@@ -319,7 +319,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRow
             for at in (0..whole).step_by(16 * SUMS) {
                 for j in 0..R {
                     let bytes = if KIND == 0 { 4 } else { 2 };
-                    fetch(asked[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
+                    prefetch_lines(ahead[j].wrapping_add(at * bytes), 16 * SUMS * bytes);
                     for part in 0..SUMS {
                         let at = at + 16 * part;
                         let weights = weights::<KIND>(firsts[j], at, u16::MAX);
@@ -370,14 +370,14 @@ unsafe fn dots_bf16<const N: usize, const R: usize>(w: &PackedRows, x: *const u8
     let (k, x) = (w.k, x.cast::<i16>());
     let whole = k / (32 * SUMS) * (32 * SUMS);
     for rows in w.streams::<R>() {
-        let asked = w.asked::<R>(rows);
+        let ahead = w.ahead::<R>(rows);
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes).cast::<i16>());
         let mut acc = [[[_mm512_setzero_ps(); SUMS]; R]; N];
         // SAFETY: as in `dots_f32`.
         unsafe {
             for at in (0..whole).step_by(32 * SUMS) {
                 for j in 0..R {
-                    fetch(asked[j].wrapping_add(at * 2), 64 * SUMS);
+                    prefetch_lines(ahead[j].wrapping_add(at * 2), 64 * SUMS);
                     for part in 0..SUMS {
                         let at = at + 32 * part;
                         let weights = _mm512_loadu_si512(firsts[j].add(at).cast());

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use hologram_device::DType;
 
 use super::super::int::{Direct, Layout};
-use super::super::{Rows, fetch};
+use super::super::{Rows, prefetch_lines};
 use super::{scales, transpose};
 
 /// Multiplies 16 packed rows with a tile.
@@ -56,7 +56,7 @@ macro_rules! blocks_of_32 {
             let mut acc = [_mm512_setzero_ps(); T];
             let mut x = d.tile.cast::<i32>();
             for block in 0..blocks {
-                fetch(d.next.wrapping_add(block * 16 * $bytes), 16 * $bytes);
+                prefetch_lines(d.next.wrapping_add(block * 16 * $bytes), 16 * $bytes);
                 // SAFETY: the block exists in every row; a span of the tile has T starts, T scales and T words for each
                 // of 8 steps.
                 unsafe {
@@ -158,7 +158,7 @@ unsafe fn tq2_0<const T: usize, const CHAINS: usize>(blocks: usize, d: &Direct) 
                 sums[t][0] = _mm512_set1_epi32(x.add(t).read_unaligned());
             }
             for quarter in 0..4 {
-                fetch(d.next.wrapping_add((4 * block + quarter) * 264), 264);
+                prefetch_lines(d.next.wrapping_add((4 * block + quarter) * 264), 264);
                 let transposed = transpose::<true>(rows, block * 66 + 16 * quarter);
                 for j in 0..4 {
                     // Bytes 4·word.. of the block hold elements 4·step.. and those 32, 64 and 96 further on.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use hologram_device::DType;
 
 use super::super::int::{Activations, Layout};
-use super::super::{Rows, fetch};
+use super::super::{Rows, prefetch_lines};
 use super::unpack::unpacker;
 use super::{first_lanes, scales, transpose};
 
@@ -110,7 +110,7 @@ unsafe fn tq2_0(layout: &Layout, rows: Rows, to: *mut u8) {
     let (span_bytes, low) = ((span + 4) * 16, _mm512_set1_epi8(3));
     for block in 0..layout.k / 256 {
         let (at, to) = (block * bytes, to.wrapping_add(block * 256 / span * span_bytes));
-        fetch(rows.at::<true>(16, 16 * at), 16 * bytes);
+        prefetch_lines(rows.at::<true>(16, 16 * at), 16 * bytes);
         // Step `i` holds elements 4i..4i + 4 of the block.
         let place =
             |step: usize| to.wrapping_add(step * 4 / span * span_bytes + step * 4 % span * 16).cast::<__m512i>();
@@ -134,8 +134,8 @@ unsafe fn tq2_0(layout: &Layout, rows: Rows, to: *mut u8) {
     }
 }
 
-/// Multiplies one panel, or two panels `apart` bytes from each other, with a tile of `tokens` tokens. Stores `count`
-/// rows, more than 16 for two panels.
+/// Multiplies one panel, or two panels `panel_stride` bytes from each other, with a tile of `tokens` tokens. Stores
+/// `count` rows, more than 16 for two panels.
 ///
 /// # Safety
 /// The processor has AVX-512 VNNI; panels and tile are packed for this layout; the output can be written.
@@ -144,7 +144,7 @@ pub unsafe fn multiply(
     tokens: usize,
     layout: &Layout,
     panel: *const u8,
-    apart: usize,
+    panel_stride: usize,
     tile: *const u8,
     y: *mut f32,
     stride: usize,
@@ -159,7 +159,8 @@ pub unsafe fn multiply(
     // With two panels the registers hold the sums of half as many tokens.
     const TWO: [[Tile; 6]; 2] = [table!(2, false: 1 2 3 4 5 6), table!(2, true: 1 2 3 4 5 6)];
     let minimums = usize::from(layout.minimums);
-    let product = Product { spans: layout.spans(), steps: layout.span / 4, panel, apart, tile, tokens, y, stride };
+    let product =
+        Product { spans: layout.spans(), steps: layout.span / 4, panel, panel_stride, tile, tokens, y, stride };
     // SAFETY: promised by the caller.
     unsafe {
         if count <= 16 {
@@ -180,7 +181,7 @@ struct Product {
     /// Words of a token in a span.
     steps: usize,
     panel: *const u8,
-    apart: usize,
+    panel_stride: usize,
     tile: *const u8,
     tokens: usize,
     y: *mut f32,
@@ -198,7 +199,7 @@ unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
     first: usize,
     mask: u16,
 ) {
-    let Product { spans, steps, panel, apart, tile, tokens, y, stride } = *product;
+    let Product { spans, steps, panel, panel_stride, tile, tokens, y, stride } = *product;
     let mut acc = [[_mm512_setzero_ps(); P]; T];
     let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
     for _ in 0..spans {
@@ -216,7 +217,7 @@ unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
             for _ in 0..steps {
                 let mut codes = [_mm512_setzero_si512(); P];
                 for p in 0..P {
-                    codes[p] = _mm512_loadu_si512(w.add(p * apart).cast());
+                    codes[p] = _mm512_loadu_si512(w.add(p * panel_stride).cast());
                 }
                 w = w.add(64);
                 for t in 0..T {
@@ -228,11 +229,11 @@ unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
                 x = x.add(tokens);
             }
             for p in 0..P {
-                let scale = _mm512_loadu_ps(w.add(p * apart).cast());
+                let scale = _mm512_loadu_ps(w.add(p * panel_stride).cast());
                 for t in 0..T {
                     let mut scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
                     if MINIMUMS {
-                        let minimum = _mm512_loadu_ps(w.add(p * apart + 64).cast());
+                        let minimum = _mm512_loadu_ps(w.add(p * panel_stride + 64).cast());
                         scaled = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums.add(t).read_unaligned()), scaled);
                     }
                     acc[t][p] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t][p]);

@@ -23,7 +23,7 @@ pub const INT: IntKernels = IntKernels {
         DType::Q8_0 | DType::Q3_K | DType::Q6_K | DType::IQ4_XS => 4,
         _ => 2,
     },
-    together: 2,
+    panels_at_once: 2,
     tokens: 12,
     pack: int_panel::pack,
     direct: Some(int_direct::multiply),
@@ -34,7 +34,7 @@ pub const INT: IntKernels = IntKernels {
 /// Float kernels: `f32` products, or products of `bf16` pairs.
 pub const FLOAT: FloatKernels = FloatKernels {
     rows: 16,
-    together: 2,
+    panels_at_once: 2,
     tokens: 12,
     few: float::FEW,
     by_row: float::multiply_rows,

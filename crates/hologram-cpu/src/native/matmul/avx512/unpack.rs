@@ -11,7 +11,7 @@ use hologram_device::format::{Bits, Row, Scales, Values};
 
 use super::super::blocks::for_format;
 use super::super::int::Layout;
-use super::super::{Rows, fetch};
+use super::super::{Rows, prefetch_lines};
 use super::{scales, transpose};
 
 /// Unpacks 16 rows: (layout, rows, the destination).
@@ -68,7 +68,7 @@ unsafe fn unpack<B: Row>(layout: &Layout, rows: Rows, to: *mut u8) {
     let mut words = [_mm512_setzero_si512(); WORDS];
     for block in 0..layout.k / B::ROW.len {
         let at = block * B::ROW.bytes;
-        fetch(rows.at::<true>(16, 16 * at), 16 * B::ROW.bytes);
+        prefetch_lines(rows.at::<true>(16, 16 * at), 16 * B::ROW.bytes);
         let to = to.wrapping_add(block * (B::ROW.len / Places::<B>::RUN) * Places::<B>::RUN_BYTES);
         // SAFETY: every row has this block; its unpacked form fits the panel.
         unsafe {

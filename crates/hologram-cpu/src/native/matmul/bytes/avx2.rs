@@ -169,7 +169,7 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn less(self, code: u8, x: __m256i) -> __m256i {
+    fn offset_correction(self, code: u8, x: __m256i) -> __m256i {
         wrapped!(_mm256_sub_epi16(_mm256_setzero_si256(), _mm256_maddubs_epi16(_mm256_set1_epi8(code as i8), x)))
     }
 

@@ -57,7 +57,7 @@ static PICK_OF_HALVES: [[u32; 16]; 4] = pick();
 /// other with a dozen shuffles, where one load suffices.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is done with the pointer")]
-fn apart(mut pointer: *const u8) -> *const u8 {
+fn hidden(mut pointer: *const u8) -> *const u8 {
     // SAFETY: no instruction is executed.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
     pointer
@@ -148,7 +148,7 @@ impl Vnni {
     #[inline(always)]
     unsafe fn all_halves<const STRIDE: usize>(self, first: *const u8) -> __m512 {
         wrapped!({
-            let first = apart(first);
+            let first = hidden(first);
             let mut words = _mm512_setzero_si512();
             for i in 0..Words::<STRIDE>::COUNT {
                 let from = first.add(Words::<STRIDE>::FROM[i]);
@@ -168,7 +168,7 @@ impl Vnni {
     #[inline(always)]
     unsafe fn all_pairs<const STRIDE: usize>(self, first: *const u8) -> (__m512, __m512) {
         wrapped!({
-            let first = apart(first);
+            let first = hidden(first);
             let mut pairs = _mm512_setzero_si512();
             for i in 0..3 {
                 let from = first.add(Doubles::<STRIDE>::FROM[i]);
@@ -177,9 +177,9 @@ impl Vnni {
                 let lanes = Words::<STRIDE>::LANES[i] as u16;
                 pairs = _mm512_or_si512(pairs, _mm512_maskz_permutex2var_epi32(lanes, low, indices, high));
             }
-            let apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART.as_ptr().cast()), pairs);
-            let second = _mm512_extracti64x4_epi64::<1>(apart);
-            (_mm512_cvtph_ps(_mm512_castsi512_si256(apart)), _mm512_cvtph_ps(second))
+            let split = _mm512_permutexvar_epi16(_mm512_loadu_si512(APART.as_ptr().cast()), pairs);
+            let second = _mm512_extracti64x4_epi64::<1>(split);
+            (_mm512_cvtph_ps(_mm512_castsi512_si256(split)), _mm512_cvtph_ps(second))
         })
     }
 }
@@ -337,7 +337,7 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn less(self, code: u8, x: __m512i) -> __m512i {
+    fn offset_correction(self, code: u8, x: __m512i) -> __m512i {
         wrapped!({
             let zero = _mm512_setzero_si512();
             _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(code as i8), x))

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::{Found, PackedRows, Prepared, RowKernels, STREAMS, Totals, fetch};
+use super::{Found, PackedRows, Prepared, RowKernels, STREAMS, Totals, prefetch_lines};
 use crate::native::matmul::blocks::Block32;
 use crate::native::matmul::bytes::{Bytes, Vnni};
 
@@ -23,7 +23,7 @@ struct Record {
     /// The first half of each unit, then the second.
     codes: [[[i8; 16]; UNITS]; 2],
     /// The offset correction of the elements that are summed in a lane.
-    less: [[i32; 4]; UNITS],
+    offsets: [[i32; 4]; UNITS],
     scales: [f32; UNITS],
     /// The sum of each unit's codes times its scale.
     sums: [f32; UNITS],
@@ -40,9 +40,9 @@ unsafe fn prepare<B: Block32>(codes: &[i8], scales: &[f32], group: usize, to: *m
         let mut sum = 0;
         for (half, codes) in codes.chunks_exact(16).enumerate() {
             record.codes[half][unit].copy_from_slice(codes);
-            for (less, codes) in record.less[unit].iter_mut().zip(codes.chunks_exact(4)) {
+            for (offsets, codes) in record.offsets[unit].iter_mut().zip(codes.chunks_exact(4)) {
                 let four: i32 = codes.iter().map(|c| i32::from(*c)).sum();
-                *less -= B::OFFSET * four;
+                *offsets -= B::OFFSET * four;
                 sum += four;
             }
         }
@@ -201,7 +201,7 @@ unsafe fn four<B: Block32>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i,
             to.minimums = _mm_fmadd_ps(minimums, _mm_loadu_ps(x.sums.as_ptr()), to.minimums);
             (_mm512_setzero_si512(), _mm256_castps256_ps128(factors))
         } else {
-            (_mm512_loadu_si512(x.less.as_ptr().cast()), _mm_cvtph_ps(factors))
+            (_mm512_loadu_si512(x.offsets.as_ptr().cast()), _mm_cvtph_ps(factors))
         };
         let [x, x_last] = x.codes.each_ref();
         let (x, x_last) = (_mm512_loadu_si512(x.as_ptr().cast()), _mm512_loadu_si512(x_last.as_ptr().cast()));
@@ -234,7 +234,7 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
     let mut totals = Totals::<Vnni, T, R>::new(s);
     for rows in w.streams::<R>() {
         let firsts = rows.map(|row| w.first.wrapping_add(row * w.bytes));
-        let asked = w.asked::<R>(rows);
+        let ahead = w.ahead::<R>(rows);
         // SAFETY: promised by the caller. Four blocks are longer than a vector and shorter than two. At most two blocks
         // may be left of a row, and a vector holds them all.
         unsafe {
@@ -260,22 +260,22 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
                 };
             }
             let nothing = [[Four { sums: _mm512_setzero_si512(), scales: _mm_setzero_ps() }; R]; T];
-            // `together` groups are multiplied before any is added: an instruction that waits for another keeps its
+            // `fused` groups are multiplied before any is added: an instruction that waits for another keeps its
             // place.
-            let (mut i, together) = (0, if B::FIFTH_BITS.is_some() { 1 } else { 4 / T });
+            let (mut i, fused) = (0, if B::FIFTH_BITS.is_some() { 1 } else { 4 / T });
             while i + 4 <= whole {
-                for asked in asked {
-                    fetch(asked.wrapping_add(i * Places::<B>::BYTES), 4 * Places::<B>::BYTES);
+                for ahead in ahead {
+                    prefetch_lines(ahead.wrapping_add(i * Places::<B>::BYTES), 4 * Places::<B>::BYTES);
                 }
-                for _ in 0..4 / together {
+                for _ in 0..4 / fused {
                     let mut of = [nothing; 4];
-                    for of in &mut of[..together] {
+                    for of in &mut of[..fused] {
                         for j in 0..R {
                             multiply!(i, j, Places::<B>::load(firsts[j].add(i * Places::<B>::BYTES)), of);
                         }
                         i += 1;
                     }
-                    for of in &of[..together] {
+                    for of in &of[..fused] {
                         add!(of);
                     }
                 }
@@ -283,7 +283,7 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
             while i < whole {
                 let mut of = nothing;
                 for j in 0..R {
-                    fetch(asked[j].wrapping_add(i * Places::<B>::BYTES), Places::<B>::BYTES);
+                    prefetch_lines(ahead[j].wrapping_add(i * Places::<B>::BYTES), Places::<B>::BYTES);
                     multiply!(i, j, Places::<B>::load(firsts[j].add(i * Places::<B>::BYTES)), of);
                 }
                 add!(of);

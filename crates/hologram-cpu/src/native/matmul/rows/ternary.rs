@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{PackedRows, Prepared, RowKernels, STREAMS, fetch};
+use super::{PackedRows, Prepared, RowKernels, STREAMS, prefetch_lines};
 
 /// Bytes of a block.
 const BYTES: usize = 66;
@@ -57,7 +57,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
         let sums = |t: usize, b: usize| token(t).add(w.k).cast::<i32>().add(b).read();
         let scale = |t: usize, b: usize| token(t).add(w.k + (blocks + 1) * 4).cast::<f32>().add(b).read();
         for rows in w.streams::<R>() {
-            let asked = w.asked::<R>(rows);
+            let ahead = w.ahead::<R>(rows);
             let firsts = rows.map(|row| w.first.add(row * w.bytes));
             let bits_of = |j: usize, b: usize| firsts[j].add(b * BYTES + 64).cast::<u16>().read_unaligned();
             let (mut acc, mut low) = ([[_mm512_setzero_ps(); R]; T], [[0f32; R]; T]);
@@ -73,7 +73,7 @@ unsafe fn multiply<const T: usize, const R: usize>(w: &PackedRows, x: &Prepared)
                     let mut packed = [_mm512_setzero_si512(); R];
                     for j in 0..R {
                         let block = firsts[j].add(b * BYTES);
-                        fetch(asked[j].wrapping_add(b * BYTES), BYTES);
+                        prefetch_lines(ahead[j].wrapping_add(b * BYTES), BYTES);
                         packed[j] = _mm512_loadu_si512(block.cast());
                     }
                     for l in 0..4 {
