@@ -163,7 +163,7 @@ impl PyTensor {
         let strides = tensor.strides().iter().map(|n| (n * size(ty)) as ffi::Py_ssize_t).collect();
         let bytes = tensor.bytes();
         let mut exported = Box::new(Exported { tensor, shape, strides });
-        // SAFETY: the view is the caller's; the arrays live in the box until `__releasebuffer__`, and the memory as long
+        // SAFETY: the view is the caller's; the arrays live in the box until `__releasebuffer__`, the memory as long
         // as the box's tensor.
         unsafe {
             (*view).buf = data.cast();

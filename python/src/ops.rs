@@ -428,7 +428,11 @@ macro_rules! methods {
         $(
             #[pyfunction]
             #[allow(clippy::too_many_arguments)]
-            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+            pub fn $name(
+                py: Python<'_>,
+                $x: &PyTensor
+                $(, $operand: &PyTensor)* $(, $attribute: $ty)*
+            ) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
                 let emit = tape::emit(|| {
                     $(let $attribute = $attribute.clone();)*
@@ -459,7 +463,8 @@ methods! {
     softmax(x; dim: usize) x.softmax(dim), |g, v| g.softmax(v[0], dim);
     log_softmax(x; dim: usize) x.log_softmax(dim), |g, v| g.log_softmax(v[0], dim);
     take_along(x, indices; dim: usize) x.take_along(&indices, dim), |g, v| g.take_along(v[0], v[1], dim);
-    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim), |g, v| g.scatter(v[0], v[1], v[2], dim);
+    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim),
+        |g, v| g.scatter(v[0], v[1], v[2], dim);
     scatter_add(x, indices, updates; dim: usize) x.scatter_add(&indices, &updates, dim),
         |g, v| g.scatter_add(v[0], v[1], v[2], dim);
     select(condition, a, b;) condition.select(&a, &b), |g, v| g.select(v[0], v[1], v[2]);
@@ -475,7 +480,11 @@ macro_rules! eager {
     ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr;)*) => {
         $(
             #[pyfunction]
-            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+            pub fn $name(
+                py: Python<'_>,
+                $x: &PyTensor
+                $(, $operand: &PyTensor)* $(, $attribute: $ty)*
+            ) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
                 tape::refuse(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
