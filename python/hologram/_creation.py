@@ -14,6 +14,12 @@ from ._native import Tensor
 from ._search import where
 from ._shapes import reshape, stack
 
+# The longest line of numbers that the host computes, each rounded once.
+_LONG = 1 << 16
+
+# Tensors have fewer elements.
+_LIMIT = 1 << 32
+
 
 def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -> Tensor:
     """A tensor of an object: a tensor, a number, nested lists of numbers, an object with a buffer (NumPy's arrays) or
@@ -130,10 +136,15 @@ def linspace(start, stop, /, num: int, *, dtype=None, device=None, endpoint: boo
     parts = num - 1 if endpoint else num
     dtype = dt.DEFAULT_FLOAT if dtype is None else as_dtype(dtype)
     step = (stop - start) / parts if parts > 0 else 0.0
-    values = [
-        start + i * step if math.isfinite(step) else start + i * (stop / parts) - i * (start / parts)
-        for i in range(num)
-    ]
+    if num > _LONG:
+        line = _native.arange(start, step, num, dtype if dtype.kind == "f" else "float64", _name(device))
+        last = _native.full([1], stop, line.dtype, line._device)
+        return _native.cast(_native.concat([line[:-1], last], 0) if endpoint else line, dtype)
+    if math.isfinite(step):
+        values = [start + i * step for i in range(num)]
+    else:
+        # The distance overflows, its parts do not.
+        values = [start + i * (stop / parts) - i * (start / parts) for i in range(num)]
     if endpoint and num > 1:
         values[-1] = stop
     if dtype.kind in "iu":

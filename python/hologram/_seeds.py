@@ -56,7 +56,7 @@ class Executor:
         _native.synchronize(self.device.name)
 
     def cleanup(self) -> None:
-        """Ends the use of this executor. The device stays open for others; buffers are freed when nothing names them."""
+        """Ends the use of this executor. The device stays open for others; unused buffers are freed."""
         self._freed = True
 
     def __enter__(self) -> Executor:

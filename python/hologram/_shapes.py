@@ -82,6 +82,8 @@ def repeat(x: Tensor, repeats, /, *, axis: int | None = None) -> Tensor:
         counts = [int(repeats)] * size
     if counts and min(counts) < 0:
         raise ValueError(f"a count is {min(counts)}, but must be 0 or more")
+    if sum(counts) >= 2**32:
+        raise ValueError(f"{sum(counts)} elements are too many: a tensor has fewer than 2^32")
     places = [i for i, n in enumerate(counts) for _ in range(n)]
     return getitem(x, (slice(None),) * axis + (_native.from_objects(places, dt.int64, x._device),))
 

@@ -232,8 +232,8 @@ class Model:
         return [token.__index__() for token in prompt]
 
     def generate(self, prompt: Any, **options: Any) -> Any:
-        """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is computed as one batch and gives
-        a list. Options: those of `stream`."""
+        """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is one batch and
+        gives a list. Options: those of `stream`."""
         listed = not isinstance(prompt, str) and (not prompt or not hasattr(prompt[0], "__index__"))
         if not listed:
             return self.stream(prompt, **options).completion()
@@ -386,6 +386,6 @@ def load(
     sequences: int | None = None,
     kv_memory: int | None = None,
 ) -> Model:
-    """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest text in
-    tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once."""
+    """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest
+    text in tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once."""
     return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory)

@@ -1,7 +1,7 @@
 """Operations on buffers under the names of the systems that Hologram descends from: `op(executor, inputs…, output)`.
 
-The number of elements, the last argument, may be left out: all of the first input then count. New code is better written
-with tensors and the functions of `hologram`; here, each of these is one of them.
+The number of elements, the last argument, may be left out: all of the first input then count. New code is better
+written with tensors and the functions of `hologram`; here, each of these is one of them.
 """
 
 from __future__ import annotations
@@ -138,5 +138,6 @@ cross_entropy_loss = _loss(
     lambda p, t: _mean_of_logs(p, t) * p.size, "−Σ t · ln p of one distribution of probabilities and its target."
 )
 binary_cross_entropy_loss = _loss(
-    lambda p, t: _mean_of_logs(p, t) + _mean_of_logs(1 - p, 1 - t), "The mean of −(t · ln p + (1 − t) · ln(1 − p))."
+    lambda p, t: _mean_of_logs(p, t) + _mean_of_logs(1 - p, 1 - t),
+    "The mean of −(t · ln p + (1 − t) · ln(1 − p)).",
 )

@@ -163,7 +163,7 @@ impl PyTensor {
         let strides = tensor.strides().iter().map(|n| (n * size(ty)) as ffi::Py_ssize_t).collect();
         let bytes = tensor.bytes();
         let mut exported = Box::new(Exported { tensor, shape, strides });
-        // SAFETY: the view is the caller's; the arrays live in the box until `__releasebuffer__`, and the memory as long
+        // SAFETY: the view is the caller's; the arrays live in the box until `__releasebuffer__`, the memory as long
         // as the box's tensor.
         unsafe {
             (*view).buf = data.cast();
@@ -174,7 +174,9 @@ impl PyTensor {
                 true => format.as_ptr().cast_mut(),
                 false => ptr::null_mut(),
             };
-            (*view).ndim = exported.shape.len() as c_int;
+            // Without a shape there is one line of bytes.
+            let dimensions = exported.shape.len() as c_int;
+            (*view).ndim = if flags & ffi::PyBUF_ND == ffi::PyBUF_ND { dimensions } else { dimensions.min(1) };
             (*view).shape = match flags & ffi::PyBUF_ND == ffi::PyBUF_ND {
                 true => exported.shape.as_mut_ptr(),
                 false => ptr::null_mut(),

@@ -8,8 +8,10 @@ mod dtype;
 mod error;
 mod files;
 mod kernel;
+mod layers;
 mod llm;
 mod ops;
+mod reduce;
 mod tape;
 mod tensor;
 mod wait;
@@ -60,13 +62,13 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::arg_max,
         ops::arg_min,
         ops::arg_sort,
-        ops::attention,
+        layers::attention,
         ops::broadcast_to,
         ops::cast,
         ops::clip,
         ops::concat,
         ops::contiguous,
-        ops::conv2d,
+        layers::conv2d,
         ops::cumprod,
         ops::cumsum,
         ops::elementwise,
@@ -74,14 +76,14 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::gather,
         ops::layer_norm,
         ops::log_softmax,
-        ops::loss,
+        layers::loss,
         ops::matmul,
         ops::nonzero,
         ops::pad,
         ops::permute,
         ops::promote_types,
         ops::random,
-        ops::reduce,
+        reduce::reduce,
         ops::reshape,
         ops::rms_norm,
         ops::scatter,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use hologram_core::ops::{Conv2dOptions, LossReduction, Reduction};
 use hologram_core::{CoreError, DType, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
@@ -428,7 +427,11 @@ macro_rules! methods {
         $(
             #[pyfunction]
             #[allow(clippy::too_many_arguments)]
-            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+            pub fn $name(
+                py: Python<'_>,
+                $x: &PyTensor
+                $(, $operand: &PyTensor)* $(, $attribute: $ty)*
+            ) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
                 let emit = tape::emit(|| {
                     $(let $attribute = $attribute.clone();)*
@@ -459,7 +462,8 @@ methods! {
     softmax(x; dim: usize) x.softmax(dim), |g, v| g.softmax(v[0], dim);
     log_softmax(x; dim: usize) x.log_softmax(dim), |g, v| g.log_softmax(v[0], dim);
     take_along(x, indices; dim: usize) x.take_along(&indices, dim), |g, v| g.take_along(v[0], v[1], dim);
-    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim), |g, v| g.scatter(v[0], v[1], v[2], dim);
+    scatter(x, indices, updates; dim: usize) x.scatter(&indices, &updates, dim),
+        |g, v| g.scatter(v[0], v[1], v[2], dim);
     scatter_add(x, indices, updates; dim: usize) x.scatter_add(&indices, &updates, dim),
         |g, v| g.scatter_add(v[0], v[1], v[2], dim);
     select(condition, a, b;) condition.select(&a, &b), |g, v| g.select(v[0], v[1], v[2]);
@@ -475,7 +479,11 @@ macro_rules! eager {
     ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr;)*) => {
         $(
             #[pyfunction]
-            pub fn $name(py: Python<'_>, $x: &PyTensor $(, $operand: &PyTensor)* $(, $attribute: $ty)*) -> Result<PyTensor> {
+            pub fn $name(
+                py: Python<'_>,
+                $x: &PyTensor
+                $(, $operand: &PyTensor)* $(, $attribute: $ty)*
+            ) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
                 tape::refuse(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
@@ -490,92 +498,6 @@ eager! {
     cumprod(x; dim: usize) x.cumprod(dim);
     search_sorted(x, values; right: bool) x.search_sorted(&values, right);
     slice_step(x; dim: usize, start: Option<i64>, stop: Option<i64>, step: i64) x.slice_step(dim, start, stop, step);
-}
-
-/// A reduction in a graph, of a tensor of this type and shape.
-fn reduced(
-    g: &mut Graph,
-    x: NodeId,
-    (ty, shape): (Type, &[usize]),
-    name: &str,
-    dims: &[usize],
-    keep: bool,
-) -> hologram_core::Result<NodeId> {
-    let mut x = x;
-    let reduction = match name {
-        "sum" | "any" | "all" | "count_nonzero" => Reduction::Sum,
-        "mean" => Reduction::Mean,
-        "prod" => Reduction::Prod,
-        "max" => Reduction::Max,
-        _ => Reduction::Min,
-    };
-    match name {
-        "any" | "all" | "count_nonzero" => {
-            x = g.cast(x, Type::Bool)?;
-            x = if name == "all" { g.not(x)? } else { x };
-            x = g.cast(x, Type::U32)?;
-        }
-        "sum" | "prod" if dtype::size(ty) < 4 && kind(ty) != 'f' => {
-            x = g.cast(x, if kind(ty) == 'u' { Type::U64 } else { Type::I64 })?;
-        }
-        _ => {}
-    }
-    // The dimensions are merged into one behind all others, so that the sums are rounded once.
-    let others: Vec<usize> = (0..shape.len()).filter(|dim| !dims.contains(dim)).collect();
-    if !dims.is_empty() {
-        let order: Vec<usize> = others.iter().chain(dims).copied().collect();
-        let mut sizes: Vec<usize> = others.iter().map(|dim| shape[*dim]).collect();
-        sizes.push(dims.iter().map(|dim| shape[*dim]).product());
-        x = g.permute(x, &order)?;
-        x = g.reshape(x, &tape::fixed(&sizes))?;
-        x = g.reduce(x, reduction, others.len())?;
-    }
-    if keep {
-        let size = |dim: usize| if dims.contains(&dim) { 1 } else { shape[dim] };
-        x = g.reshape(x, &tape::fixed(&(0..shape.len()).map(size).collect::<Vec<_>>()))?;
-    }
-    match name {
-        "any" | "all" => {
-            let zero = g.scalar(Type::U32, 0.0)?;
-            if name == "any" { g.gt(x, zero) } else { g.eq(x, zero) }
-        }
-        "count_nonzero" => g.cast(x, Type::I64),
-        _ => Ok(x),
-    }
-}
-
-/// Reduces dimensions (each once, in order); all for `None`.
-#[pyfunction]
-#[pyo3(signature = (name, x, dims, keepdims=false))]
-pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims: bool) -> Result<PyTensor> {
-    let inner = x.get()?;
-    let x = &inner.tensor;
-    let dims = dims.as_slice();
-    let result = py.detach(|| match (name, keepdims) {
-        ("sum", false) => x.sum(dims).map(Some),
-        ("sum", true) => x.sum_keepdim(dims).map(Some),
-        ("mean", false) => x.mean(dims).map(Some),
-        ("mean", true) => x.mean_keepdim(dims).map(Some),
-        ("prod", false) => x.prod(dims).map(Some),
-        ("prod", true) => x.prod_keepdim(dims).map(Some),
-        ("max", false) => x.max(dims).map(Some),
-        ("max", true) => x.max_keepdim(dims).map(Some),
-        ("min", false) => x.min(dims).map(Some),
-        ("min", true) => x.min_keepdim(dims).map(Some),
-        ("any", keep) => x.any(dims, keep).map(Some),
-        ("all", keep) => x.all(dims, keep).map(Some),
-        ("count_nonzero", keep) => x.count_nonzero(dims, keep).map(Some),
-        _ => Ok(None),
-    });
-    let Some(result) = result? else { return value(format!("there is no reduction {name}")) };
-    let result = inner.beside(result);
-    let emit = tape::emit(|| {
-        let (name, ty, shape) = (name.to_string(), inner.ty(), x.shape().to_vec());
-        let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
-        Arc::new(move |g, v| reduced(g, v[0], (ty, &shape), &name, &dims, keepdims))
-    });
-    tape::record(emit, std::slice::from_ref(&inner), &result);
-    Ok(result)
 }
 
 /// Concatenates tensors of one type along a dimension.
@@ -710,68 +632,4 @@ pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
     tape::refuse("unique", &[&inner])?;
     let found = py.detach(|| inner.tensor.unique())?;
     Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
-}
-
-/// A loss.
-#[pyfunction]
-pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reduction: &str) -> Result<PyTensor> {
-    let reduction = match reduction {
-        "none" => LossReduction::None,
-        "mean" => LossReduction::Mean,
-        "sum" => LossReduction::Sum,
-        other => return value(format!("there is no reduction {other:?}: use \"none\", \"mean\" or \"sum\"")),
-    };
-    let inner = x.get()?;
-    let target = target.get()?.tensor.clone();
-    tape::refuse("a loss", &[&inner])?;
-    let result = py.detach(|| match name {
-        "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
-        "bce_with_logits" => inner.tensor.bce_with_logits(&target, reduction).map(Some),
-        "cross_entropy" => inner.tensor.cross_entropy(&target, reduction).map(Some),
-        _ => Ok(None),
-    });
-    match result? {
-        Some(result) => Ok(inner.beside(result)),
-        None => value(format!("there is no loss {name:?}")),
-    }
-}
-
-/// Convolves images with kernels.
-#[pyfunction]
-#[pyo3(signature = (x, kernel, bias, stride, padding, dilation, groups))]
-#[allow(clippy::too_many_arguments)]
-pub fn conv2d(
-    py: Python<'_>,
-    x: &PyTensor,
-    kernel: &PyTensor,
-    bias: Option<&PyTensor>,
-    stride: [usize; 2],
-    padding: [usize; 2],
-    dilation: [usize; 2],
-    groups: usize,
-) -> Result<PyTensor> {
-    let inner = x.get()?;
-    tape::refuse("conv2d", &[&inner])?;
-    let kernel = kernel.get()?.tensor.clone();
-    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor.clone());
-    let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
-    Ok(inner.beside(py.detach(|| inner.tensor.conv2d(&kernel, bias.as_ref(), &options))?))
-}
-
-/// Attention without a cache.
-#[pyfunction]
-#[pyo3(signature = (q, k, v, scale=None, causal=false))]
-pub fn attention(
-    py: Python<'_>,
-    q: &PyTensor,
-    k: &PyTensor,
-    v: &PyTensor,
-    scale: Option<f64>,
-    causal: bool,
-) -> Result<PyTensor> {
-    let inner = q.get()?;
-    tape::refuse("attention", &[&inner])?;
-    let (k, v) = (k.get()?.tensor.clone(), v.get()?.tensor.clone());
-    let options = hologram_core::TensorAttention { scale, causal };
-    Ok(inner.beside(py.detach(|| inner.tensor.attention(&k, &v, &options))?))
 }

@@ -163,3 +163,17 @@ def test_rounds_do_not_grow():
     before = resident()
     rounds(3000)
     assert resident() - before < 5_000_000
+
+
+@pytest.mark.skipif(not hasattr(memoryview, "__buffer__"), reason="needs Python 3.12")
+def test_buffers_with_any_flags():
+    x = hg.reshape(hg.arange(24), (2, 3, 4))
+    for tensor in (x, x[0, 0, 0], x.mT, x[:0]):
+        for flags in range(1024):
+            try:
+                view = tensor.__buffer__(flags)
+            except BufferError:
+                continue
+            assert view.nbytes == tensor.nbytes
+            if view.c_contiguous:
+                assert bytes(view) == tensor.tobytes()
