@@ -73,7 +73,9 @@ def parse(client):
 
 def tools(client):
     tool = {"type": "function", "function": {"name": "weather", "description": "d", "parameters": SCHEMA}}
-    settings = {"model": "tiny", "messages": HELLO, "tools": [tool], "tool_choice": "required", "max_tokens": 100}
+    # A tiny model would call again and again.
+    settings = {"model": "tiny", "messages": HELLO, "tools": [tool], "max_tokens": 100}
+    settings |= {"tool_choice": "required", "parallel_tool_calls": False}
     reply = client.chat.completions.create(**settings)
     call = reply.choices[0].message.tool_calls[0]
     assert call.function.name == "weather" and json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
@@ -113,7 +115,7 @@ def responses(client):
     with client.responses.stream(model="tiny", input="Hello", instructions="Be brief.", max_output_tokens=8, temperature=0) as events:
         assert events.get_final_response().output_text == reply.output_text
     tool = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
-    called = client.responses.create(model="tiny", input="Hello", tools=[tool], tool_choice="required", max_output_tokens=100)
+    called = client.responses.create(model="tiny", input="Hello", tools=[tool], tool_choice="required", parallel_tool_calls=False, max_output_tokens=100)
     assert json.loads(called.output[0].arguments)["city"] in ("Paris", "Rome")
     parsed = client.responses.parse(model="tiny", input="Hello", text_format=Answer, max_output_tokens=200)
     assert isinstance(parsed.output_parsed, Answer)
@@ -126,7 +128,7 @@ def messages(url):
     with client.messages.stream(model="tiny", max_tokens=8, messages=HELLO, extra_body={"temperature": 0}) as events:
         assert events.get_final_message().content[0].text == reply.content[0].text
     tool = {"name": "weather", "input_schema": SCHEMA}
-    settings = {"model": "tiny", "max_tokens": 100, "messages": HELLO, "tools": [tool], "tool_choice": {"type": "any"}}
+    settings = {"model": "tiny", "max_tokens": 100, "messages": HELLO, "tools": [tool], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     assert client.messages.create(**settings).content[0].input["city"] in ("Paris", "Rome")
     with client.messages.stream(**settings) as events:
         assert events.get_final_message().content[0].input["city"] in ("Paris", "Rome")

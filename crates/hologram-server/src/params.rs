@@ -239,6 +239,13 @@ pub fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
 /// Names the parameter at fault.
 pub fn labels(fields: &mut Fields) -> Result<()> {
     fields.ignore(&["user", "metadata", "safety_identifier", "prompt_cache_key"]);
+    // Routers write out their own settings at their defaults: sglang-router and vllm-router.
+    for name in ["no_stop_trim", "return_hidden_states", "continue_final_message", "include_stop_str_in_output"] {
+        fields.only(name, &[false.into()])?;
+    }
+    for name in ["skip_special_tokens", "separate_reasoning", "stream_reasoning", "add_generation_prompt"] {
+        fields.only(name, &[true.into()])?;
+    }
     fields.only("store", &[false.into()])?;
     fields.only("service_tier", &["auto".into(), "default".into()])
 }

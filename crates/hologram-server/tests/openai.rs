@@ -49,6 +49,12 @@ fn streams_equal_whole_responses() {
     for extra in [
         json!({}),
         json!({"n": 3, "temperature": 1.2, "seed": 5}),
+        // What sglang-router adds to every request.
+        json!({
+            "logprobs": false, "no_stop_trim": false, "ignore_eos": false, "continue_final_message": false,
+            "skip_special_tokens": true, "separate_reasoning": true, "stream_reasoning": true,
+            "return_hidden_states": false,
+        }),
         json!({"logprobs": true, "top_logprobs": 3}),
         json!({"stop": ["a", "e"], "max_tokens": 40}),
         json!({"logit_bias": {"65": 20, "66": -100}, "min_p": 0.1, "typical_p": 0.9, "top_k": 5, "repetition_penalty": 1.3}),
@@ -179,6 +185,8 @@ fn bad_requests_name_the_parameter() {
         (json!({"top_k": 1.5}), "top_k"),
         (json!({"min_p": -0.1}), "min_p"),
         (json!({"typical_p": 1.5}), "typical_p"),
+        (json!({"return_hidden_states": true}), "return_hidden_states"),
+        (json!({"skip_special_tokens": false}), "skip_special_tokens"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": []}), "frequency_penalty"),
         (json!({"repetition_penalty": 0}), "repetition_penalty"),
