@@ -336,7 +336,7 @@ fn embeddings_and_scores() {
         let want = expected["scores"][entry["index"].as_u64().unwrap() as usize].as_f64().unwrap();
         assert!((entry["score"].as_f64().unwrap() - want).abs() < 1e-4, "{json}");
     }
-    rejected(&["run", "-m", &bert, "hello"], 1, &["hologram embed"]);
+    rejected(&["logits", &bert, "--tokens", "5", "--out", &out], 1, &["hologram embed"]);
     rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
 }
 
