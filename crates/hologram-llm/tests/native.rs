@@ -123,10 +123,7 @@ fn the_table_of_devices_is_true() {
     let devices = Device::all();
     let [cpu, h100, _, apple] = &devices;
     for (row, of) in [
-        (
-            "f64",
-            (|d| d.executor.info().capabilities.contains(&hologram_backends::Capability::F64)) as fn(&Device) -> bool,
-        ),
+        ("f64", (|d| d.executor.info().capabilities.contains(&hologram_isa::Capability::F64)) as fn(&Device) -> bool),
         ("weights used without a copy", |d| d.executor.backend().policy().shares_host_memory),
         ("every operation", |_| true),
         ("KV cache in 8 bits", |d| {

@@ -106,15 +106,12 @@ impl Graph {
             let merges = (1..steps.len()).take_while(|i| is_merge(*i) && reads(*i, i - 1)).count();
             return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
         }
-        let is = |i: usize, wanted: fn(&Operation) -> bool| op(i).is_some_and(|op| wanted(&op));
-        let (top_k, take, softmax): (fn(&Operation) -> bool, fn(&Operation) -> bool, fn(&Operation) -> bool) = (
-            |op| matches!(op, Operation::TopK { .. }),
-            |op| matches!(op, Operation::Take { .. }),
-            |op| matches!(op, Operation::Softmax { .. }),
+        let routes = matches!(
+            (op(0), op(1), op(2)),
+            (Some(Operation::TopK { .. }), Some(Operation::Take { .. }), Some(Operation::Softmax { .. }))
+                | (Some(Operation::Softmax { .. }), Some(Operation::TopK { .. }), Some(Operation::Take { .. }))
         );
-        if is(0, top_k) && is(1, take) && is(2, softmax) && reads(1, 0) && reads(2, 1)
-            || is(0, softmax) && is(1, top_k) && is(2, take) && reads(1, 0) && reads(2, 1)
-        {
+        if routes && reads(1, 0) && reads(2, 1) {
             return Pattern { prologue: 0, bodies: vec![3] };
         }
         if matches!(op(0), Some(Operation::ExpertMatmul { .. })) {

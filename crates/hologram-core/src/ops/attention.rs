@@ -443,6 +443,8 @@ pub(super) fn cases() -> Vec<Case> {
     // One token of each of twelve sequences, in no order.
     let batch_positions: Vec<f32> = (0..12).map(|i| (i * 29 % 61) as f32).collect();
     let batch_sequences: Vec<f32> = (0..12).map(|i| (i * 5 % 12) as f32).collect();
+    let texts = [[39.0; 40].as_slice(), &[40.0; 41]].concat();
+    let of_texts = [[1.0; 40].as_slice(), &[0.0; 41]].concat();
     let batch_table: Vec<f32> = (0..48).map(|i| (i * 11 % 48) as f32).collect();
     let long = [
         Shape {
@@ -498,6 +500,16 @@ pub(super) fn cases() -> Vec<Case> {
             positions: &prompt[30..],
             sequences: &[0.0; 40],
             table: (1, 3, &[0.0, 2.0, 1.0]),
+        },
+        // All tokens of two texts see all of their text.
+        Shape {
+            heads: (4, 2),
+            d: 64,
+            block_size: 32,
+            tokens: (96, 81),
+            positions: &texts,
+            sequences: &of_texts,
+            table: (2, 2, &[1.0, 0.0, 3.0, 2.0]),
         },
     ];
     let mut cases = Vec::new();

@@ -85,13 +85,17 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
 {
     constexpr uint TILES = N / 8, STAGE = TILES * 2048;
     extern __shared__ __align__(128) uchar shared[];
-    uint *const members = (uint *)(shared + STAGES * STAGE); // The tile's slots.
+    uint *const members = (uint *)(shared + STAGES * STAGE), *const rows = members + N; // The tile's slots, and their rows of activations.
     const uint base = shared_address(shared), tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     dependency_wait();
     if (blockIdx.y >= plan[0]) return;
     const uint *const tile = plan + HEADER + blockIdx.y * TILE_WORDS;
     const uint expert = tile[0], count = tile[2];
-    if (tid < N) members[tid] = tid < count ? plan[HEADER + most_tiles * TILE_WORDS + tile[1] + tid] : 0;
+    if (tid < N) {
+        const uint slot = tid < count ? plan[HEADER + most_tiles * TILE_WORDS + tile[1] + tid] : 0;
+        members[tid] = slot;
+        rows[tid] = in.per_slot ? slot : slot / in.slots;
+    }
     __syncthreads();
 
     const bool gated = in.mode == SWIGLU || in.mode == RELU2;
@@ -116,10 +120,9 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
         if (step < steps) {
             const uint stage = base + step % STAGES * STAGE;
             for (uint i = tid; i < N * 16; i += 256) {
-                const uint t = i >> 4, p = i & 15, eight = p & 3, place = ((t & 7) * 4 + (p >> 2)) ^ eight * 2, member = members[t];
+                const uint t = i >> 4, p = i & 15, eight = p & 3, place = ((t & 7) * 4 + (p >> 2)) ^ eight * 2;
                 const bool inside = t < count && step * 4 + (p >> 2) < chunks;
-                const size_t row = in.per_slot ? member : member / in.slots;
-                copy16(stage + (((t >> 3) * 4 + eight) * 32 + place) * 16, in.x + (inside ? (row * in.k + step * BLOCK + p * 8) * 2 : 0), inside);
+                copy16(stage + (((t >> 3) * 4 + eight) * 32 + place) * 16, in.x + (inside ? ((size_t)rows[t] * in.k + step * BLOCK + p * 8) * 2 : 0), inside);
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");

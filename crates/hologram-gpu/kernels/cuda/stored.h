@@ -37,8 +37,8 @@ template <uint W> struct Stored : planes::Chunk<W> {
             second = pack_bf16(v.z, v.w);
         } else {
             const uint codes = planes::code_word<W>(*this, j);
-            // A minimum that is no multiple of the scale's last bit would be rounded in the sum with 128 scales.
-            constexpr bool EXACT = planes::has_minimum<W>() && planes::factors_of<W>() == planes::ONE;
+            // A minimum would be rounded in the sum with 128 scales.
+            constexpr bool EXACT = planes::has_minimum<W>();
             const float least = EXACT ? planes::scale_of<W>(*this, j / 4).y : 0.0f;
             const auto value = [&](uint order) {
                 const float code = __uint_as_float(__byte_perm(codes, 0x43000000u, order));

@@ -82,7 +82,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let rows = if request.gated() { ROWS / 2 } else { ROWS };
     let entry = format!("experts_{weights}_{tile}");
     let products = launch(products, entry, [request.m.div_ceil(rows), most_tiles], 256)?;
-    let shared = number(tile * (STAGES * STAGE_BYTES + 4))?;
+    let shared = number(tile * (STAGES * STAGE_BYTES + 8))?;
     let parts = [launch(order, "expert_order", [1, 1], 1024)?, KernelLaunch { shared, ..products }];
     Some(NativeKernel { parts: parts.map(Part::Kernel).into(), scratch: words * 4, counters: 0 })
 }
