@@ -63,7 +63,7 @@ const FAMILIES: [(&str, &[&str], &[&str]); 22] = [
     ("starcoder2", &["add", "fused"], &["fused"]),
     ("glm4", &["add"], &[]),
     ("qwen3-moe", &[], &[]),
-    ("qwen2-moe", &["add", "fused", "sigmoid"], &["fused"]),
+    ("qwen2-moe", &["add", "fused", "sigmoid"], &["copy", "fused"]),
     ("mixtral", &[], &[]),
     ("olmoe", &[], &[]),
 ];
