@@ -338,6 +338,19 @@ fn embeddings_and_scores() {
     }
     rejected(&["logits", &bert, "--tokens", "5", "--out", &out], 1, &["hologram embed"]);
     rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
+    rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 1, &["is an encoder"]);
+    rejected(&["bench", "-m", &bert, "--draft", "nothere"], 2, &["--draft needs --concurrency"]);
+}
+
+/// A finished file takes the place of what was there, which must not be a pipe or a device.
+#[cfg(unix)]
+#[test]
+fn quantize_replaces_files_alone() {
+    let folder = Folder::new("quantize-pipe");
+    let pipe = folder.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    rejected(&["quantize", LLAMA, &pipe, "--type", "Q8_0"], 1, &["pipe", "not a regular file"]);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "something is left");
 }
 
 #[test]

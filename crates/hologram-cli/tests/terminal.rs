@@ -102,6 +102,13 @@ fn lines_are_edited_and_replies_stopped() {
     terminal.keys("/save /dev/null\r");
     terminal.wait("(4 messages)");
     terminal.wait("> ");
+    // A mistyped path costs nothing.
+    terminal.keys("/save /nowhere/x\r");
+    terminal.wait("/nowhere/x");
+    terminal.wait("> ");
+    terminal.keys("/load nothere\r");
+    terminal.wait("nothere");
+    terminal.wait("> ");
     terminal.keys("/sys\\\rtem\r");
     terminal.wait("unknown command /sys");
     terminal.wait("> ");

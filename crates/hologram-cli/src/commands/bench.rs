@@ -59,6 +59,9 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if args.model.given().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
         return usage("give the options of `bench ops` after it: hologram bench ops [OPTIONS]");
     }
+    if args.concurrency.is_none() && args.speculation.draft.is_some() {
+        return usage("--draft needs --concurrency, which measures the engine");
+    }
     if args.dry_run {
         return super::bench_dry::run(args).map(|()| Vec::new());
     }
@@ -84,6 +87,9 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (model, name)
         }
     };
+    if model.config().bidirectional {
+        bail!("{name} is an encoder, which continues no text: bench measures decoders");
+    }
     if let Some(users) = args.concurrency {
         bench_engine::run(args, users, model, &name)?;
         return Ok(Vec::new());

@@ -82,6 +82,11 @@ impl GgufWriter {
         }
         header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
         sizes.reverse();
+        // The finished file takes the place of what is there, which must not be a device or a pipe.
+        if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
+            let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file");
+            return Err(failed(&path, reason));
+        }
         let mut partial = path.clone().into_os_string();
         partial.push(format!(".partial-{}", std::process::id()));
         let partial = PathBuf::from(partial);

@@ -159,6 +159,11 @@ pub fn written(
     Ok((written.text(), written.encode(tokenizer, false)?))
 }
 
+/// The error of a file that the user named: unlike one of standard output, it does not end the chat.
+fn of_a_file(e: anyhow::Error) -> anyhow::Error {
+    anyhow::anyhow!("{e:#}")
+}
+
 /// Whether standard output failed, so that the chat cannot continue.
 fn is_last(e: &anyhow::Error) -> bool {
     e.is::<std::io::Error>()
@@ -274,10 +279,11 @@ impl Chat {
             Command::Save(path) => {
                 let turns: Vec<_> =
                     self.messages(None).iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
-                crate::output::write(Path::new(path), format!("{:#}\n", json!(turns)).as_bytes())?;
+                let text = format!("{:#}\n", json!(turns));
+                crate::output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
                 status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
             }
-            Command::Load(path) => self.load(Path::new(path))?,
+            Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => status!("unknown command {word}; /help lists the commands\n"),
