@@ -16,7 +16,7 @@ FRAMEWORKS = "/System/Library/Frameworks"
 SYSTEM = """
     _Block_copy _Block_release _NSConcreteGlobalBlock _NSConcreteStackBlock getentropy getpagesize kevent
     kqueue madvise select statvfs tcgetattr tcsetattr
-    acos asin atan atan2 cos cosh exp exp2 exp2f expf expm1 hypot log log10 log1p log2 log2f logf pow powf sin sinh tan tanh
+    acos asin atan atan2 cos cosh exp exp2 exp2f expf expm1 fmodf hypot log log10 log1p log2 log2f logf pow powf sin sinh tan tanh
 """
 # Other libraries: the install name of each, and its functions and data.
 LIBRARIES = {
