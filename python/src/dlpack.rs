@@ -1,7 +1,7 @@
 //! DLPack (<https://dmlc.github.io/dlpack>), both ways: tensors and arrays of other libraries over the same memory.
 //!
 //! A capsule holds a structure of the legacy or the versioned form. Whoever takes it renames the capsule and calls the
-//! deleter when it is done; a capsule that nobody took calls it itself.
+//! deleter when it is done; a capsule that was not consumed calls it itself.
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
@@ -156,7 +156,7 @@ unsafe extern "C" fn free_versioned(managed: *mut ManagedVersioned) {
     Exported::free(managed.context);
 }
 
-/// Called when a capsule dies: frees a structure that nobody took.
+/// Called when a capsule is destroyed: frees a structure that was not consumed.
 unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
     // SAFETY: the interpreter calls it with a live capsule; a valid name tells which structure it holds.
     unsafe {
@@ -312,7 +312,7 @@ impl Taken {
             .into());
         }
         let raw = capsule.as_ptr();
-        // SAFETY: the capsule is alive; its name says which structure it holds, and that nobody took it.
+        // SAFETY: the capsule is alive; its name says which structure it holds, and that it was not consumed.
         unsafe {
             for (name, used) in [(VERSIONED, USED_VERSIONED), (LEGACY, USED_LEGACY)] {
                 if ffi::PyCapsule_IsValid(raw, name.as_ptr()) == 0 {

@@ -97,6 +97,7 @@ def main():
         worker.start()
     base = None
     while time.monotonic() - start < seconds and server.poll() is None and not soak.faults:
+        # The interval of the samples.
         time.sleep(min(60, seconds / 20))
         passed = time.monotonic() - start
         print(f"{passed / 60:8.1f} min  {memory(server.pid):8.1f} MiB  {soak.counts}", flush=True)
@@ -106,6 +107,7 @@ def main():
     soak.end = True
     for worker in workers:
         worker.join()
+    # The server notices that the clients have gone.
     time.sleep(1)
     faults = soak.faults[:5]
     if server.poll() is not None:

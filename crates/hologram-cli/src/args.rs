@@ -293,12 +293,12 @@ pub enum Think {
 #[derive(Args)]
 #[command(override_usage = "hologram run [OPTIONS] [MODEL] [PROMPT]")]
 pub struct RunArgs {
-    /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and prompt; either may be left out [default: the built-in model;
-    /// the prompt from standard input]
+    /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and prompt; either may be left out
+    /// [default: the built-in model; the prompt from standard input]
     #[arg(value_name = "MODEL PROMPT", num_args = 0..=3)]
     pub words: Vec<String>,
-    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded unless it
-    /// is on this machine [default: the built-in model]
+    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded
+    /// unless it is on this machine [default: the built-in model]
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Prompt, as in llama.cpp
@@ -334,8 +334,8 @@ pub struct RunArgs {
 #[derive(Args)]
 #[command(override_usage = "hologram chat [OPTIONS] MODEL [QUESTION]")]
 pub struct ChatArgs {
-    /// Chat model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and perhaps a question: then the reply
-    /// ends the conversation
+    /// Chat model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and perhaps a question: then the
+    /// reply ends the conversation
     #[arg(value_name = "MODEL QUESTION", num_args = 0..=3)]
     pub words: Vec<String>,
     /// Chat model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded
@@ -385,8 +385,8 @@ pub struct PerplexityArgs {
 #[derive(Args)]
 #[command(override_usage = "hologram tokenize [OPTIONS] MODEL [TEXT]")]
 pub struct TokenizeArgs {
-    /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE], and text [default: read from standard
-    /// input]
+    /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE], and text [default: read from
+    /// standard input]
     #[arg(value_name = "MODEL TEXT", num_args = 0..=3)]
     pub words: Vec<String>,
     /// Model
@@ -415,7 +415,8 @@ pub struct BenchArgs {
     pub what: Option<BenchCommand>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b, qwen3-30b-a3b
+    /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b,
+    /// qwen3-30b-a3b
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16 or a GGUF block format such as Q8_0, Q4_0, Q4_K, TQ2_0; Q4_K_M and
@@ -622,8 +623,8 @@ pub struct QuantizeArgs {
 /// Options of `pull`.
 #[derive(Args)]
 pub struct PullArgs {
-    /// Models: hf:OWNER/NAME, or hf:OWNER/NAME:TYPE as in hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0, or hf:OWNER/NAME:FILE;
-    /// hf: may be left out. Without type or file, Q4_K_M or what comes nearest to it
+    /// Models: hf:OWNER/NAME, or hf:OWNER/NAME:TYPE as in hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0, or
+    /// hf:OWNER/NAME:FILE; hf: may be left out. Without type or file, Q4_K_M or what comes nearest to it
     #[arg(required = true, value_name = "MODEL")]
     pub models: Vec<String>,
 }

@@ -64,9 +64,9 @@ impl std::fmt::Debug for Function {
 }
 
 impl Function {
-    /// A function of tensors of this device. `build` must give the same graph whenever the arguments have the same types,
-    /// shapes and layouts; other tensors in it, such as weights, are [constants](Graph::constant). A result may be an
-    /// argument or a part of one: it is copied.
+    /// A function of tensors of this device. `build` must give the same graph whenever the arguments have the same
+    /// types, shapes and layouts; other tensors in it, such as weights, are [constants](Graph::constant). A result may
+    /// be an argument or a part of one: it is copied.
     pub fn new(
         executor: &Executor,
         build: impl Fn(&mut Graph, &[NodeId]) -> Result<Vec<NodeId>> + Send + Sync + 'static,
@@ -87,8 +87,8 @@ impl Function {
     /// The results for these arguments. On a GPU the call returns when the device has accepted the work.
     ///
     /// # Errors
-    /// When an argument lies on another device, or the graph has run-time extents or inputs; those of `build` and of the
-    /// device.
+    /// When an argument lies on another device, or the graph has run-time extents or inputs; those of `build` and of
+    /// the device.
     pub fn call(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
         self.executor.own_all("function", arguments)?;
         let mut hasher = Fold::default();

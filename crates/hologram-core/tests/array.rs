@@ -1,5 +1,5 @@
-//! The semantics of the Python array API standard (2024.12) that tensors have, on the CPU and, where there is one, on an
-//! NVIDIA GPU.
+//! The semantics of the Python array API standard (2024.12) that tensors have, on the CPU and, where there is one, on
+//! an NVIDIA GPU.
 
 use hologram_core::ops::Reduction;
 use hologram_core::{DType, Executor, Result, Tensor};

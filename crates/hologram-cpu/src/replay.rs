@@ -13,8 +13,8 @@ use super::exec::{Code, Launch, Machine};
 use super::kernel::{Args, NativeKernel, RawSlice, SharedScratch, Worker};
 use super::pool::{Progress, Workers};
 
-/// The most bytes that the launches of a list use, and the most workgroups of a program, for which the submitting thread
-/// does not wake the others.
+/// The most bytes that the launches of a list use, and the most workgroups of a program, for which the submitting
+/// thread does not wake the others.
 const ALONE_BYTES: u64 = 32 << 10;
 const ALONE_GROUPS: u64 = 16;
 

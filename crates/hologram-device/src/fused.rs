@@ -100,8 +100,8 @@ pub enum Gate {
     Relu2,
 }
 
-/// `top_k take softmax`, or `softmax top_k take`: indices of the greatest elements of rows, and their probabilities. Both
-/// are results, the indices first.
+/// `top_k take softmax`, or `softmax top_k take`: indices of the greatest elements of rows, and their probabilities.
+/// Both are results, the indices first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The rows.

@@ -55,8 +55,8 @@ impl Buffer {
     }
 
     /// The device's address of the first byte, as other libraries on the device know it: the host's on a CPU, a
-    /// `CUdeviceptr` on an NVIDIA GPU. `None` if the device has no such addresses. It is valid as long as a clone of the
-    /// buffer lives; whoever uses it must order that use with the device's work.
+    /// `CUdeviceptr` on an NVIDIA GPU. `None` if the device has no such addresses. It is valid as long as a clone of
+    /// the buffer lives; whoever uses it must order that use with the device's work.
     pub fn address(&self) -> Option<u64> {
         self.inner.address()
     }
@@ -218,8 +218,8 @@ impl ForeignPointer {
     }
 }
 
-/// A buffer over a [`ForeignPointer`] begins at a multiple of this many bytes, at or before the pointer, so that offsets
-/// in it are aligned like addresses. The bytes before the pointer cannot be used.
+/// A buffer over a [`ForeignPointer`] begins at a multiple of this many bytes, at or before the pointer, so that
+/// offsets in it are aligned like addresses. The bytes before the pointer cannot be used.
 pub const POINTER_ALIGN: usize = 64;
 
 /// Checks that `offset..offset + bytes` lies in a buffer.

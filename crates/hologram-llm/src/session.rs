@@ -496,8 +496,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the graph once: appends `range` of the input tokens and stores the outputs `wanted`, a range of those of the
-    /// run.
+    /// Runs the graph once: appends `range` of the input tokens and stores the outputs `wanted`, a range of those of
+    /// the run.
     fn step(&mut self, range: Range<usize>, wanted: Range<usize>, output: Output<'_>) -> Result<()> {
         let requested = wanted.len();
         let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(requested));

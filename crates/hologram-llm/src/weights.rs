@@ -48,7 +48,7 @@ pub(crate) trait Weights {
     /// The factor of a matrix that its elements do not include, if any.
     fn scale(&self, name: &str) -> Result<Option<f32>>;
 
-    /// Called after loading. Rejects unused tensors, which would have no effect, but for those of the layers `ahead`,
+    /// Called after loading. Rejects unused tensors, which would have no effect, except those of the layers `ahead`,
     /// which predict further tokens.
     fn finish(&self, ahead: Range<usize>) -> Result<()>;
 }

@@ -146,8 +146,8 @@ fn what_an_encoder_cannot_do() {
     assert!(matches!(Reranker::new(&no_head, 8), Err(LlmError::Unsupported { .. })));
 }
 
-/// Qwen3-Reranker's question, answered by a folder's output matrix and by a GGUF file's head; and Qwen3-Embedding's way:
-/// the last token of each text of a batch.
+/// Qwen3-Reranker's question, answered by a folder's output matrix and by a GGUF file's head; and Qwen3-Embedding's
+/// way: the last token of each text of a batch.
 #[test]
 fn decoders_score_and_embed() {
     let executor = Executor::open("cpu", Some(2)).unwrap();

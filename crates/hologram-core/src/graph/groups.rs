@@ -77,7 +77,8 @@ impl Graph {
     /// - `rms_norm [quantize | cast]` alone;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
     ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
-    /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax last;
+    /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax
+    ///   last;
     /// - two products with experts' matrices and their gate, or one, the sum of its results and an addition to it;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {

@@ -24,7 +24,8 @@ struct Reduce {
 
 impl Graph {
     /// Reduces `x` along dimension `dim`, which the result does not have. The result has the type of `x`: any plain
-    /// numbers for which the reduction is defined. A NaN makes every result NaN, the greatest and the least too. The dimension may be a run-time extent, which may be 0.
+    /// numbers for which the reduction is defined. A NaN makes every result NaN, the greatest and the least too. The
+    /// dimension may be a run-time extent, which may be 0.
     ///
     /// # Errors
     /// When `x` has no such dimension or has a type without this reduction; for the greatest or least element also when

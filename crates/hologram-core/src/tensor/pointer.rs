@@ -124,8 +124,8 @@ impl Tensor {
         if !first.is_aligned() {
             return Err(self.refuse("host_slice", "the elements are not aligned for the host".into()));
         }
-        // SAFETY: the tensor's elements lie in its buffer, which the borrow keeps; they have the layout of `T`, of which
-        // every bit pattern is valid. The caller promises that nothing writes them.
+        // SAFETY: the tensor's elements lie in its buffer, which the borrow keeps; they have the layout of `T`, of
+        // which every bit pattern is valid. The caller promises that nothing writes them.
         Ok(unsafe { std::slice::from_raw_parts(first, count) })
     }
 }

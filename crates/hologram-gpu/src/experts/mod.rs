@@ -1,8 +1,8 @@
 //! `expert_matmul` and `expert_sum`: products with the matrices of the experts that each token has chosen, alone, two
 //! with their gate, or one with the sum of its results.
 //!
-//! A slot is a token and one of its experts. [`few`] reads an expert's matrix for each slot; [`many`] sorts the slots by
-//! expert and reads each matrix once for all of them, on tensor cores.
+//! A slot is a token and one of its experts. [`few`] reads an expert's matrix for each slot; [`many`] sorts the slots
+//! by expert and reads each matrix once for all of them, on tensor cores.
 
 use hologram_device::{AfterExperts, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec};
 

@@ -2,8 +2,8 @@
 //!
 //! Templates are Jinja, from the key `tokenizer.chat_template` of a GGUF file, or from a folder's `chat_template.jinja`
 //! or `tokenizer_config.json`. They see what the transformers library gives them: `messages`, `add_generation_prompt`,
-//! the special tokens, `tools`, `documents` (none), further variables, `raise_exception`, `strftime_now`, Python's string and
-//! dictionary methods, and `tojson` as Python writes JSON.
+//! the special tokens, `tools`, `documents` (none), further variables, `raise_exception`, `strftime_now`, Python's
+//! string and dictionary methods, and `tojson` as Python writes JSON.
 
 mod bounds;
 mod python;
@@ -51,8 +51,8 @@ impl Message {
 /// What a template sees of a request, in the JSON of OpenAI's interface.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
-    /// The messages: objects with `role`, `content` and, in a conversation with tools, `tool_calls`, whose arguments are
-    /// objects, and `tool_call_id`.
+    /// The messages: objects with `role`, `content` and, in a conversation with tools, `tool_calls`, whose arguments
+    /// are objects, and `tool_call_id`.
     pub messages: Vec<Json>,
     /// The tools, each `{"type": "function", "function": {…}}`; empty for none.
     pub tools: Vec<Json>,

@@ -23,7 +23,7 @@ pub(super) const MAX_GUESSES: usize = 15;
 /// Tokens that must occur in the text already for what followed them to be guessed.
 const MATCH: usize = 3;
 
-/// Guesses are told apart by how many came true in a row before them: 0, 1, 2 to 3, 4 to 7, more.
+/// Guesses are grouped by the number of accepted ones directly before them: 0, 1, 2 to 3, 4 to 7, more.
 const CLASSES: usize = 5;
 
 /// The weight of the newest observation in an average.

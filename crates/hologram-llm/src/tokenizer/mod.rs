@@ -1,7 +1,7 @@
 //! Tokenizers: text to token ids and back, from the vocabulary in a GGUF file or a folder's `tokenizer.json`.
 //!
-//! Of GGUF files byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`) are read here: tokens and merges stay in the
-//! mapped file; loading only indexes them. The `tokenizers` crate handles `tokenizer.json` (`json.rs`) and the
+//! Of GGUF files byte-level BPE (`bpe.rs`) and SentencePiece BPE (`spm.rs`) are read here: tokens and merges stay in
+//! the mapped file; loading only indexes them. The `tokenizers` crate handles `tokenizer.json` (`json.rs`) and the
 //! tokenizers of encoders (`encoders.rs`).
 
 mod bpe;

@@ -159,8 +159,8 @@ const COPIED_BELOW: usize = 1 << 20;
 
 /// Memory with an owner outside the device, such as a mapped file.
 ///
-/// A range that kernels use has a buffer of its own over its pages, or a copy if it is small: Metal wires all pages of a
-/// buffer that a command buffer uses, and most of a file may be in the device's memory already, in another layout.
+/// A range that kernels use has a buffer of its own over its pages, or a copy if it is small: Metal wires all pages of
+/// a buffer that a command buffer uses, and most of a file may be in the device's memory already, in another layout.
 struct Foreign {
     device: Arc<Device>,
     /// Buffers by the range's start and end, each with the offset of its first byte.

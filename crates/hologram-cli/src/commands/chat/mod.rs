@@ -365,7 +365,8 @@ impl Chat {
         Ok(())
     }
 
-    /// The text of the conversation and its tokens. Where the context has no room for them and a reply, the oldest turns are dropped.
+    /// The text of the conversation and its tokens. Where the context has no room for them and a reply, the oldest
+    /// turns are dropped.
     fn tokens(&mut self) -> anyhow::Result<(String, Vec<u32>)> {
         let context = self.session.context();
         let room = (context / 8).clamp(1, 256);

@@ -44,7 +44,7 @@ pub(super) fn floor_divide(b: &mut Builder, v: &[Value]) -> Value {
     b.select(wrong, below, floor)
 }
 
-/// x − y·⌊x / y⌋, exact but for one rounding.
+/// x − y·⌊x / y⌋, rounded once.
 pub(super) fn remainder(b: &mut Builder, v: &[Value]) -> Value {
     let [x, y] = [v[0], v[1]];
     let zero = constant(x.ty, 0.0);
