@@ -146,28 +146,7 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
         Stored<W> next[4];
         load(next, step + 1);
         const uint x = base + step % STAGES * STAGE;
-        float2 line[4];
-        #pragma unroll
-        for (uint eight = 0; eight < 4; ++eight) {
-            if (eight % 2 == 0)
-                #pragma unroll
-                for (uint i = 0; i < 4; ++i) line[i] = now[i].line(eight / 2);
-            uint a[2][2][4];
-            #pragma unroll
-            for (uint i = 0; i < 4; ++i)
-                #pragma unroll
-                for (uint s = 0; s < 2; ++s) now[i].values(eight * 2 + s, line[i], a[i / 2][s][i % 2], a[i / 2][s][i % 2 + 2]);
-            #pragma unroll
-            for (uint j = 0; j < TILES; ++j)
-                if (j * 8 < count) {
-                    const uint4 b = load128(x + ((j * 4 + eight) * 32 + (lane ^ eight * 2)) * 16);
-                    #pragma unroll
-                    for (uint i = 0; i < 2; ++i) {
-                        mma(sum[i][j], a[i][0], b.x, b.y);
-                        mma(sum[i][j], a[i][1], b.z, b.w);
-                    }
-                }
-        }
+        multiply_block(sum, now, x, lane, count);
         #pragma unroll
         for (uint i = 0; i < 4; ++i) now[i] = next[i];
     }

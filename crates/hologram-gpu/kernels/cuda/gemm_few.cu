@@ -78,27 +78,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             Stored<W> next[4];
             load(next, block + PARTS);
             const uint x = base + (block - from) * TILES * 2048;
-            float2 line[4];
-            #pragma unroll
-            for (uint eight = 0; eight < 4; ++eight) {
-                if (eight % 2 == 0)
-                    #pragma unroll
-                    for (uint i = 0; i < 4; ++i) line[i] = now[i].line(eight / 2);
-                uint a[2][2][4];
-                #pragma unroll
-                for (uint i = 0; i < 4; ++i)
-                    #pragma unroll
-                    for (uint s = 0; s < 2; ++s) now[i].values(eight * 2 + s, line[i], a[i / 2][s][i % 2], a[i / 2][s][i % 2 + 2]);
-                #pragma unroll
-                for (uint j = 0; j < TILES; ++j) {
-                    const uint4 b = load128(x + ((j * 4 + eight) * 32 + (lane ^ eight * 2)) * 16);
-                    #pragma unroll
-                    for (uint i = 0; i < 2; ++i) {
-                        mma(sum[i][j], a[i][0], b.x, b.y);
-                        mma(sum[i][j], a[i][1], b.z, b.w);
-                    }
-                }
-            }
+            multiply_block(sum, now, x, lane, N);
             #pragma unroll
             for (uint i = 0; i < 4; ++i) now[i] = next[i];
         }

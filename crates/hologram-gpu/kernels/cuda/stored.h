@@ -129,3 +129,31 @@ FN uint4 load128(uint address)
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
 }
+
+// Adds the products of a lane's four rows, of which the four lanes of a row have 128 elements, with the activations at `x` of `count` tokens. Those of eight
+// tokens are 2,048 bytes: 16 of each lane's, four times.
+template <uint W, uint TILES> FN void multiply_block(float (&sum)[2][TILES][4], const Stored<W> (&rows)[4], uint x, uint lane, uint count)
+{
+    float2 line[4];
+    #pragma unroll
+    for (uint eight = 0; eight < 4; ++eight) {
+        if (eight % 2 == 0)
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i) line[i] = rows[i].line(eight / 2);
+        uint a[2][2][4];
+        #pragma unroll
+        for (uint i = 0; i < 4; ++i)
+            #pragma unroll
+            for (uint s = 0; s < 2; ++s) rows[i].values(eight * 2 + s, line[i], a[i / 2][s][i % 2], a[i / 2][s][i % 2 + 2]);
+        #pragma unroll
+        for (uint j = 0; j < TILES; ++j)
+            if (j * 8 < count) {
+                const uint4 b = load128(x + ((j * 4 + eight) * 32 + (lane ^ eight * 2)) * 16);
+                #pragma unroll
+                for (uint i = 0; i < 2; ++i) {
+                    mma(sum[i][j], a[i][0], b.x, b.y);
+                    mma(sum[i][j], a[i][1], b.z, b.w);
+                }
+            }
+    }
+}
