@@ -54,7 +54,7 @@ mod tensor;
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
 pub use function::Function;
-pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
+pub use graph::{CompileOptions, Event, Graph, NodeId, Plan, Vjp};
 pub use half::{bf16, f16};
 pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, ForeignPointer, Metrics, OpenOptions};
 pub use pool::Pool;

@@ -12,6 +12,7 @@ mod concat;
 mod conv2d;
 mod copy;
 mod cumsum;
+mod dot_attention;
 mod elementwise;
 mod expert_matmul;
 mod expert_sum;
@@ -59,6 +60,7 @@ pub use sample::philox4x32_10;
 #[cfg(feature = "conformance")]
 use crate::conformance::Case;
 use crate::error::Result;
+use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 pub use crate::layout::Layout;
 use crate::tensor::TensorType;
 
@@ -114,6 +116,16 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The gradient by each operand, from that by the result, as operations appended to the graph; `None` where it is 0
+    /// or not wanted. Each has its operand's type and shape. The gradients by the operands of repeated (broadcast)
+    /// elements are sums over the repetitions.
+    ///
+    /// # Errors
+    /// When the operation has no derivative, which is the default.
+    fn vjp(&self, _: &mut Graph, _: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        Err(no_derivative(self.name()))
+    }
+
     /// The result in `f64`, with an absolute error bound per element.
     fn reference(&self, inputs: &[HostTensor]) -> Reference;
 }
@@ -162,6 +174,10 @@ pub fn cases() -> Vec<Case> {
     ];
     lists.iter().flat_map(|f| f()).collect()
 }
+
+/// The elementwise operations that have gradients, with their number of operands.
+#[cfg(feature = "conformance")]
+pub(crate) use elementwise::gradient_rows;
 
 /// A shared operation.
 pub type SharedOp = Arc<dyn Op>;
