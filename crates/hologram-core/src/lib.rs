@@ -50,6 +50,7 @@ pub mod ops;
 mod pool;
 mod program;
 mod tensor;
+mod train;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
@@ -62,3 +63,4 @@ pub use program::{Argument, CompiledProgram};
 pub use tensor::{
     Axis, Dim, Dims, Element, Nested, Operand, Tensor, TensorAttention, TensorType, Unique, bytes_of, bytes_of_mut,
 };
+pub use train::{Parameters, TrainOptions, Trainer, Weights};

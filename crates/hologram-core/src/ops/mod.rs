@@ -23,6 +23,7 @@ mod layer_norm;
 mod lines;
 mod loss;
 mod matmul;
+mod optimizer;
 mod pad;
 mod quantize;
 mod random;
@@ -50,9 +51,10 @@ pub use batch_matmul::MatmulOptions;
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;
 pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_type};
-pub use hologram_backends::{Activation, AttentionPrecision, Reduction, RopeStyle};
+pub use hologram_backends::{Activation, AttentionPrecision, OptimizerRule, Reduction, RopeStyle};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
+pub use optimizer::Optimizer;
 pub use reference::{HostTensor, Reference};
 pub use repack::Recode;
 pub use sample::philox4x32_10;
@@ -171,6 +173,7 @@ pub fn cases() -> Vec<Case> {
         layer_norm::cases,
         loss::cases,
         conv2d::cases,
+        optimizer::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }
