@@ -51,7 +51,7 @@ pub(super) fn evaluate(
                 leaf.map(|(_, value)| value.clone())
                     .ok_or_else(|| CoreError::Graph(format!("leaf {i} has no value")))?
             }
-            Source::View(of) => {
+            Source::View(of, _) => {
                 if node.layout.is_some() {
                     return Err(CoreError::Graph(format!("value {i} of a group is not row-major")));
                 }
