@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch._decomp import decomposition_table
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -67,6 +68,17 @@ def _split(device: str | None, module: fx.GraphModule) -> Callable:
     return run
 
 
+def _compilers(device: str | None, fallback: bool) -> dict[str, Any]:
+    compile_fx = functools.partial(_compile_fx, device, fallback)
+    return {
+        "fw_compiler": compile_fx,
+        "bw_compiler": compile_fx,
+        "inference_compiler": compile_fx,
+        "decompositions": decompositions(),
+        "partition_fn": min_cut_rematerialization_partition,
+    }
+
+
 class _Part(torch.nn.Module):
     """A part of a split graph."""
 
@@ -95,13 +107,11 @@ def backend(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Cal
         raise ValueError(f"hologram has no option {', '.join(sorted(unknown))}: use {', '.join(sorted(_OPTIONS))}")
     if options.get("fallback", "error") not in ("error", "eager"):
         raise ValueError(f'fallback is "error" or "eager", not {options["fallback"]!r}')
-    compile_fx = functools.partial(_compile_fx, options.get("device"), options.get("fallback") == "eager")
     # Fused attention kernels of torch are opaque to the graph; their definition is not.
     with sdpa_kernel(SDPBackend.MATH):
-        return aot_autograd(
-            fw_compiler=compile_fx,
-            bw_compiler=compile_fx,
-            inference_compiler=compile_fx,
-            decompositions=decompositions(),
-            partition_fn=min_cut_rematerialization_partition,
-        )(module, inputs)
+        return aot_autograd(**_compilers(options.get("device"), options.get("fallback") == "eager"))(module, inputs)
+
+
+def compiled_function(function: Callable, device: str | None) -> Callable:
+    """A function of tensors, compiled with its gradients for the types and shapes of its first call."""
+    return aot_function(function, **_compilers(device, fallback=False))

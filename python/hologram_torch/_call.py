@@ -43,6 +43,11 @@ class _Copies:
 _COPIES = _Copies()
 
 
+def _works_in_memory_of(device: str, own: str) -> bool:
+    """Whether a device computes in the memory that torch's tensors have on the device `own`."""
+    return device in {own, own.removesuffix(":0")} or (device == "reference" and own == "cpu")
+
+
 def _upload(tensor: torch.Tensor, device: str) -> Any:
     return hg.from_dlpack(tensor.detach().contiguous()).to_device(device)
 
@@ -57,8 +62,7 @@ class Callable:
         self.torch_device = device_name(inputs, module)
         own = str(self.torch_device) if self.torch_device.type == "cpu" else f"cuda:{self.torch_device.index or 0}"
         self.device = device or own
-        #: Whether the device works in torch's memory.
-        self.shared = self.device in {own, own.removesuffix(":0"), "reference" if own == "cpu" else own}
+        self.shared = _works_in_memory_of(self.device, own)
         self.cuda = self.torch_device.type == "cuda"
         self.symbolic = [i for i, x in enumerate(inputs) if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool))]
         self.by_symbols: dict[tuple[Any, ...], Translation] = {}
@@ -91,6 +95,9 @@ class Callable:
             results = self._run(translation, tensors)
         else:
             results = self._run_copies(translation, tensors)
+        if translation.asserts:
+            for message in reversed(translation.asserts):
+                torch._assert_async(results.pop(), message)
         outputs = []
         for kind, what in translation.outputs:
             outputs.append(results[what] if kind == "result" else args[what] if kind == "argument" else what)

@@ -121,6 +121,11 @@ class Translation:
                 self.results.append(result)
             else:
                 self.outputs.append(("value", value))
+        #: Messages of the last results, which must be true.
+        self.asserts = [message for _, message in context.asserts]
+        for condition, _ in context.asserts:
+            numbers.append(condition.number)
+            self.results.append(Result(condition.shape, [0] * condition.ndim, condition.dtype))
         self.compiled = graph.native.finish(numbers)
 
     @staticmethod

@@ -148,6 +148,7 @@ methods! {
     scatter_add(x, indices, updates; dim: usize) |g, v| g.scatter_add(v[0], v[1], v[2], dim);
     select(condition, a, b;) |g, v| g.select(v[0], v[1], v[2]);
     clip(x, least, greatest;) |g, v| g.clip(v[0], v[1], v[2]);
+    mul_add(a, b, c;) |g, v| g.mul_add(v[0], v[1], v[2]);
     pad(x; sides: Vec<(usize, usize)>, number: f64) |g, v| g.pad(v[0], &sides, number);
     random_uniform(key; dtype: Wanted, shape: Vec<usize>) |g, v| g.random_uniform(v[0], dtype.0, &fixed(&shape));
     random_normal(key; dtype: Wanted, shape: Vec<usize>) |g, v| g.random_normal(v[0], dtype.0, &fixed(&shape));

@@ -252,7 +252,8 @@ lower("clamp_max.default", "clamp_max.Tensor")(lambda c, x, greatest: clamp(c, x
 
 @lower("prims.fma.default")
 def fma(c: Context, a: Value, b: Value, addend: Value) -> Value:
-    return c.graph.map("mul_add", *c.values(a, b, addend))
+    a, b, addend = c.values(a, b, addend)
+    return Value(c.graph, c.graph.native.mul_add(a.number, b.number, addend.number))
 
 
 @lower("prims.div.default")
@@ -352,3 +353,8 @@ lower("arange.default")(lambda c, end, **options: arange(c, 0, end, 1, **options
 lower("prims.iota.default")(
     lambda c, length, *, start, step, dtype, **_: c.graph.arange(length, start, step, dtype)
 )
+
+
+@lower("_assert_async.msg", "_assert_async.default")
+def assert_async(c: Context, condition: Value, message: str = "an assertion of the model failed") -> None:
+    c.asserts.append((condition, message))

@@ -28,6 +28,8 @@ class Context:
         #: Two words of a seed, if the graph draws random numbers, and how many operations have drawn.
         self.key: Value | None = None
         self.draws = 0
+        #: Conditions that the graph asserts, with messages.
+        self.asserts: list[tuple[Value, str]] = []
 
     def value(self, x: Any, dtype: torch.dtype) -> Value:
         """A value or a number in a type."""

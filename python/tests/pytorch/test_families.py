@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 import hologram_torch  # noqa: E402
 import torch._dynamo.testing  # noqa: E402
-from families import MUST  # noqa: E402
+from families import MORE, MUST  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 EXACT = {"rtol": 1e-3, "atol": 1e-5}
@@ -22,7 +22,7 @@ def fresh():
 
 
 def made(name):
-    make, inputs = MUST[name]
+    make, inputs = (MUST | MORE)[name]
     model = make()
     return model, inputs()
 
@@ -31,7 +31,7 @@ def gradients(model):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", MUST)
+@pytest.mark.parametrize("name", MUST | MORE)
 def test_outputs_and_gradients_are_torchs(name):
     model, inputs = made(name)
     expected = model(**inputs)
