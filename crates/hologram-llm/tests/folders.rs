@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 52] = [
+const MODELS: [(&str, &str, f64); 56] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -67,6 +67,10 @@ const MODELS: [(&str, &str, f64); 52] = [
     ("glm4-moe", "model.gguf", 1e-5),
     ("granite-moe", "", 1e-5),
     ("granite-moe", "model.gguf", 1e-5),
+    ("lfm2", "", 1e-5),
+    ("lfm2", "model.gguf", 1e-5),
+    ("lfm2-moe", "", 1e-5),
+    ("lfm2-moe", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {

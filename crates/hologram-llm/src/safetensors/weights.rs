@@ -85,12 +85,12 @@ impl<'a> FolderWeights<'a> {
         if let Some(other) = named(self.names.others) {
             return format!("{base}{other}");
         }
-        let mut parts = ours.splitn(4, '.');
-        let (Some("blk"), Some(layer), Some(name), Some(kind)) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return ours.into();
+        let of_layer = || {
+            let (layer, rest) = ours.strip_prefix("blk.")?.split_once('.')?;
+            let (name, kind) = rest.rsplit_once('.')?;
+            Some((layer, name, kind))
         };
+        let Some((layer, name, kind)) = of_layer() else { return ours.into() };
         let found = self.names.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
         let name = found.map_or(name, |(_, theirs)| theirs);
         if let Some(complete) = name.strip_suffix('$') {
@@ -354,6 +354,14 @@ impl Weights for FolderWeights<'_> {
         }
         let values: Vec<f32> = self.values(shard, entry)?.into_iter().map(|v| v + base).collect();
         Ok(Tensor::from_slice(self.executor, &[len], &values)?)
+    }
+
+    fn small(&self, ours: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
+        let name = self.name_of(ours);
+        let between = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [rows, 1, row_len]);
+        let (shard, entry) =
+            if between { self.checked(&name, &[rows, 1, row_len])? } else { self.checked(&name, &[rows, row_len])? };
+        Ok(Tensor::from_slice(self.executor, &[rows, row_len], &self.values(shard, entry)?)?)
     }
 
     fn expert_vectors(&self, ours: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {

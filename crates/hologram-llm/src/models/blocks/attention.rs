@@ -4,7 +4,7 @@ use hologram_core::ops::AttentionOptions;
 use hologram_core::{NodeId, Tensor};
 
 use super::{Block, Linear, Loader, Step};
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::models::Rotary;
 
 /// The optional parts of an attention block, by tensor name.
@@ -110,7 +110,12 @@ impl Block for Attention {
         let [k_cache, v_cache] = match step.both {
             Some(both) => both.cache,
             None => {
-                let (k_cache, v_cache) = step.cache.layer(self.layer);
+                let caches = step.cache.layer(self.layer);
+                let (k_cache, v_cache) = caches.ok_or_else(|| LlmError::Unsupported {
+                    path: c.name.clone().into(),
+                    what: format!("attention in layer {} without a cache", self.layer),
+                    supported: String::new(),
+                })?;
                 [g.state(k_cache)?, g.state(v_cache)?]
             }
         };
