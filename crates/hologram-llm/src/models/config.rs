@@ -312,7 +312,10 @@ impl Config {
         }
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
         let eps = if architecture.norm == NormKind::Layer { LAYER_NORM_EPS } else { GGUF.eps };
-        let mut config = sizes(&keys, &Names { eps, ..GGUF }, architecture, own_name, vocab)?;
+        // Models of experts alone may have no other width.
+        let has_ffn = file.value(&keys.full(GGUF.ffn)).is_some();
+        let ffn = if has_ffn { GGUF.ffn } else { GGUF_EXPERTS.ffn };
+        let mut config = sizes(&keys, &Names { eps, ffn, ..GGUF }, architecture, own_name, vocab)?;
         // Layers that predict further tokens come last and are not used.
         let ahead = keys.unsigned("nextn_predict_layers")?.unwrap_or(0);
         config.layers = match usize::try_from(ahead).ok().and_then(|ahead| config.layers.checked_sub(ahead)) {
@@ -390,9 +393,11 @@ impl Config {
             }
         }
         if let Some(rule) = architecture.state {
-            config.recurrent = Some(Recurrent::read(&keys, &GGUF_STATE, rule, config.width)?);
+            let tiled = matches!(rule, StateRule::Heads { tiled: true, .. });
+            let sizes = Recurrent::read(&keys, &GGUF_STATE, rule, config.width)?;
+            config.recurrent = Some(Recurrent { tiled, ..sizes });
             let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-            let every = every.or(if let StateRule::Heads { interval } = rule { interval } else { None });
+            let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
             let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
                 Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
                 _ => None,

@@ -226,7 +226,7 @@ fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-    let every = every.or(if let StateRule::Heads { interval } = rule { interval } else { None });
+    let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
     config.place_recurrent(|layer| match (&attends, every) {
@@ -266,6 +266,14 @@ pub(crate) struct Ternary {
 impl Config {
     /// Reads the hyperparameters from a folder's `config.json`.
     pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
+        if let Some(Value::Object(text)) = object.get("text_config") {
+            // The part of a model of text and images that is run.
+            let mut whole = object.clone();
+            whole.remove("text_config");
+            whole.extend(text.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())));
+            whole.insert("architectures".into(), object.get("architectures").cloned().unwrap_or(Value::Null));
+            return Config::from_json(path, name, &whole);
+        }
         let keys = JsonKeys { path, prefix: "", object };
         let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
         let classes = keys.strings("architectures")?.unwrap_or_default();
@@ -283,8 +291,9 @@ impl Config {
             return Err(only(format!("class {class}"), known.join(", ")));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
-        // Older files of LFM2 have another name.
-        let ffn = if keys.get(FOLDER.ffn).is_none() && keys.get(BLOCK_FFN).is_some() { BLOCK_FFN } else { FOLDER.ffn };
+        // Older files of LFM2 have another name; models of experts alone may have no other width.
+        let ffn = [FOLDER.ffn, BLOCK_FFN, FOLDER_EXPERTS.ffn].into_iter().find(|key| keys.get(key).is_some());
+        let ffn = ffn.unwrap_or(FOLDER.ffn);
         let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
         adjusted_ffn(&keys, &mut config)?;

@@ -24,6 +24,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_next;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod scales;
@@ -34,7 +35,7 @@ use blocks::LayerFn;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use layers::{Rotary, RotaryLayers, Windows};
-pub use recurrent::{Recurrent, StateRule};
+pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
 pub use scales::Scale;
 
 /// The supported architectures.
@@ -64,6 +65,9 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &mixtures::GRANITE_MOE,
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
+    &qwen3_next::QWEN35,
+    &qwen3_next::QWEN35_MOE,
+    &qwen3_next::QWEN3_NEXT,
     &encoders::BERT,
     &encoders::XLM_ROBERTA,
     &encoders::MODERNBERT,

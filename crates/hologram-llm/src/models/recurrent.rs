@@ -13,6 +13,8 @@ pub enum StateRule {
     Heads {
         /// See above; `None`: the file says it.
         interval: Option<usize>,
+        /// Whether neighbouring heads of values have different key heads in GGUF files.
+        tiled: bool,
     },
 }
 
@@ -25,6 +27,8 @@ pub struct Recurrent {
     pub channels: usize,
     /// The heads of a linear recurrence; `None`: there is only a convolution.
     pub heads: Option<RecurrentHeads>,
+    /// Whether head i of values has key head i % groups, instead of i / (heads / groups).
+    pub tiled: bool,
 }
 
 /// The heads of a linear recurrence.
@@ -70,7 +74,7 @@ impl Recurrent {
             }
         };
         let StateRule::Heads { .. } = rule else {
-            return Ok(Recurrent { conv: conv(names.short)?, channels: width, heads: None });
+            return Ok(Recurrent { conv: conv(names.short)?, channels: width, heads: None, tiled: false });
         };
         let groups = keys.size(names.groups, MAX_SIZE)?;
         let heads = keys.size(names.heads, MAX_SIZE)?;
@@ -86,7 +90,12 @@ impl Recurrent {
         };
         let of_heads = RecurrentHeads { groups, key: keys.size(names.key, 256)?, heads, value };
         let [of_keys, of_values] = of_heads.widths();
-        Ok(Recurrent { conv: conv(names.conv)?, channels: 2 * of_keys + of_values, heads: Some(of_heads) })
+        Ok(Recurrent {
+            conv: conv(names.conv)?,
+            channels: 2 * of_keys + of_values,
+            heads: Some(of_heads),
+            tiled: false,
+        })
     }
 }
 

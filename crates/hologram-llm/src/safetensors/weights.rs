@@ -52,7 +52,12 @@ impl<'a> FolderWeights<'a> {
         let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
         let (scales, taken) = (RefCell::default(), RefCell::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
-        let base = if folder.find(embedding).is_some() { "" } else { names.base };
+        // Models of text and images have one more level.
+        let base = ["", names.base, "model.language_model."].into_iter().find(|base| {
+            let name = format!("{base}{embedding}");
+            folder.find(&name).is_some()
+        });
+        let base = base.unwrap_or(names.base);
         Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken, base })
     }
 
@@ -348,7 +353,9 @@ impl Weights for FolderWeights<'_> {
         // Some vectors are matrices of one row.
         let row = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [1, len]);
         let (shard, entry) = if row { self.checked(&name, &[1, len])? } else { self.checked(&name, &[len])? };
-        let base = if ours.ends_with("norm.weight") { self.names.norm_base } else { 0.0 };
+        // The norm of heads of recurrences is stored as it is.
+        let plain = ours.ends_with(".ssm_norm.weight") || !ours.ends_with("norm.weight");
+        let base = if plain { 0.0 } else { self.names.norm_base };
         if self.format(shard, entry)? == DType::F32 && base == 0.0 {
             return self.take(shard, entry, DType::F32, &[len]);
         }

@@ -5,6 +5,7 @@
 //! operations to the graph of each step size.
 
 mod attention;
+mod delta_net;
 mod experts;
 mod feed_forward;
 mod linear;
@@ -19,6 +20,7 @@ use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
+pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use linear::{Linear, Linears};
@@ -117,6 +119,11 @@ impl Loader<'_> {
         self.weights.small(&self.name(name, "weight"), sizes)
     }
 
+    /// The error that a layer has no state.
+    pub fn no_state(&self) -> LlmError {
+        without_state(self.config, self.index)
+    }
+
     /// Some rows of a matrix of `total` rows, with those elements of its bias if the file has one.
     ///
     /// # Errors
@@ -128,6 +135,14 @@ impl Loader<'_> {
         let (weight, scale) =
             (self.weights.matrix_rows(&of_weight, total, rows, row_len)?, self.weights.scale(&of_weight)?);
         Ok(Linear { weight, bias: bias.transpose()?, scale })
+    }
+}
+
+fn without_state(config: &Config, layer: usize) -> LlmError {
+    LlmError::Unsupported {
+        path: config.name.clone().into(),
+        what: format!("layer {layer} without the sizes of its state"),
+        supported: String::new(),
     }
 }
 
@@ -224,11 +239,12 @@ impl Step<'_> {
     /// # Errors
     /// When the model has none.
     pub fn state(&self, layer: usize) -> Result<(Runs, &'_ LayerState)> {
-        self.runs.zip(self.cache.state(layer)).ok_or_else(|| LlmError::Unsupported {
-            path: self.config.name.clone().into(),
-            what: format!("layer {layer} without a state"),
-            supported: String::new(),
-        })
+        self.runs.zip(self.cache.state(layer)).ok_or_else(|| self.no_state(layer))
+    }
+
+    /// The error that a layer has no state.
+    pub fn no_state(&self, layer: usize) -> LlmError {
+        without_state(self.config, layer)
     }
 
     /// The causal convolution of each channel of `x` with `weights` (`[channels, width]`), with the layer's state.
