@@ -18,7 +18,9 @@ mod simdgroup;
 mod tests;
 mod wgmma;
 
-pub(super) use codes::serves as serves_codes;
+pub(super) use codes::{
+    TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, multiplies as codes_on_tensor_cores, serves as serves_codes,
+};
 pub use packed::Unpacked;
 
 use super::launch::{Places, number};

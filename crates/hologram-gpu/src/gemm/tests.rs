@@ -292,13 +292,13 @@ fn products_of_the_library() {
 fn few_tokens_of_codes() {
     let codes = DType::I8Groups { group: 32 };
     let cases = [
-        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4", 132, 1, 4))),
-        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k", 132, 1, 4))),
-        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k", 132, 2, 2))),
-        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8", 132, 2, 2))),
-        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8", 128, 2, 3))),
-        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4", 24, 8, 4))),
-        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k", 2930, 1, 4))),
+        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4_8", 132, 1, 4))),
+        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k_8", 132, 1, 4))),
+        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k_8", 132, 2, 2))),
+        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8_8", 132, 2, 2))),
+        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8_8", 128, 2, 3))),
+        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4_8", 24, 8, 4))),
+        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k_8", 2930, 1, 4))),
         // More tokens; rows that are not whole units; ternary weights.
         (DType::Q4Planes, 9, 4096, 4096, None),
         (DType::Q4Planes, 8, 4096, 4096 + 128, None),
