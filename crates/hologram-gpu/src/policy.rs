@@ -2,7 +2,7 @@
 
 use hologram_device::{DType, Policy, Preference};
 
-use super::gemm::{CODES_TOKENS, CODES_UNIT, codes_on_tensor_cores};
+use super::gemm::{CODES_TOKENS, CODES_UNIT, MOST_WHOLE_CODES, has_more_codes};
 use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, Target, Vendor};
 
 /// The weights of a preference.
@@ -14,8 +14,8 @@ pub fn policy(target: Target) -> Policy {
     let codes: Suits = |weights, _| matches!(weights, DType::Planes(_)) && !weights.is_ternary();
     let packed: Suits = |weights, _| weights.packed().is_some();
     let f16: Suits = |weights, _| weights == DType::F16;
-    // What the kernels for codes on tensor cores serve, which have no others for so many tokens.
-    let whole: Suits = |weights, k| codes_on_tensor_cores(weights) && k.is_multiple_of(CODES_UNIT);
+    // Codes of more tokens have no kernels but these.
+    let whole: Suits = |weights, k| has_more_codes(weights) && k.is_multiple_of(CODES_UNIT) && k <= MOST_WHOLE_CODES;
     let prefer = |format, weights, tokens| Preference { format, weights, tokens };
     let as_codes = DType::I8Groups { group: 32 };
     // With few tokens codes are multiplied, with more of them where tensor cores do it. Then tensor cores multiply

@@ -354,7 +354,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
 }
 
 // Grid: workgroups in clusters of `splits`. step: the step block or null; n: tokens at most. stages: units in a warp's ring, 2 to 4.
-#define CODES_OF(name, W, TOKENS)                                                                                                                  \
+#define CODES(name, W, TOKENS)                                                                                                                  \
     KERNEL_SHARED(codes_##name##_##TOKENS, WARPS * 32, 1, IN(0, uchar, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),    \
         IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), IN(8, uchar, w2), IN(9, uchar, h2), IN(10, uchar, s2), IN(11, float, add),        \
         OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), IN(15, uint, step), VAL(16, uint, slot), VAL(17, uint, n),                  \
@@ -364,7 +364,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
         const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, x_scales, k};                                                        \
         multiply<planes::W, TOKENS>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, step, slot, n, splits, stages);                              \
     }
-#define CODES(name, W, ...) CODES_OF(name, W, 8) CODES_OF(name, W, 16)
-CODES(q8, Q8)
-CODES(q4, Q4)
-PACKED_TYPES(CODES)
+#define CODES_OF(name, W, ...) CODES(name, W, 8) CODES(name, W, 16)
+CODES(q8, Q8, 8)
+CODES(q4, Q4, 8)
+PACKED_TYPES(CODES_OF)

@@ -19,7 +19,8 @@ mod tests;
 mod wgmma;
 
 pub(super) use codes::{
-    TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, multiplies as codes_on_tensor_cores, serves as serves_codes,
+    MOST_WHOLE as MOST_WHOLE_CODES, TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, has_more as has_more_codes,
+    serves as serves_codes,
 };
 pub use packed::Unpacked;
 
