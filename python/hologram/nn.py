@@ -1,17 +1,17 @@
 """Layers of neural networks, and the functions that go with them.
 
-    >>> import hologram as hg
-    >>> from hologram import nn, optim
-    >>> model = nn.Sequential(nn.Linear(2, 8), hg.tanh, nn.Linear(8, 1))
-    >>> x = hg.asarray([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> y = hg.asarray([[0.0], [1.0], [1.0], [2.0]])
-    >>> step = nn.value_and_grad(model, lambda: nn.mse_loss(model(x), y))
-    >>> optimizer = optim.Adam(0.05)
-    >>> for _ in range(200):
-    ...     loss, grads = step()
-    ...     optimizer.step(model, grads)
-    >>> float(loss) < 0.01
-    True
+>>> import hologram as hg
+>>> from hologram import nn, optim
+>>> model = nn.Sequential(nn.Linear(2, 8), hg.tanh, nn.Linear(8, 1))
+>>> x = hg.asarray([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+>>> y = hg.asarray([[0.0], [1.0], [1.0], [2.0]])
+>>> step = nn.value_and_grad(model, lambda: nn.mse_loss(model(x), y))
+>>> optimizer = optim.Adam(0.05)
+>>> for _ in range(200):
+...     loss, grads = step()
+...     optimizer.step(model, grads)
+>>> float(loss) < 0.01
+True
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from hologram import nn, optim
 
 def numbers(shape, seed):
     hg.random.seed(seed)
-    return hg.random.normal(shape, dtype=hg.float32)
+    x = hg.random.normal(shape, dtype=hg.float32)
+    # Not close to 0, where some functions have a corner.
+    return hg.where(hg.abs(x) < 0.1, x + 0.3, x)
 
 
 def close(a, b, tolerance=1e-5):
@@ -43,6 +45,7 @@ def test_gradients_are_slopes(name):
     step = 1e-2
     for i in range(3):
         for j in range(4):
+
             def moved(by):
                 y = hg.asarray(x, copy=True)
                 y[i, j] = float(x[i, j]) + by
@@ -95,7 +98,7 @@ def test_no_gradient_passes():
         (optim.SGD(0.1, momentum=0.5, nesterov=True), 0.7, 0.44),
         (optim.SGD(0.1, weight_decay=1.0), 0.7, 0.49),
         (optim.Adam(0.1), 0.9, 0.800414),
-        (optim.AdamW(0.1, weight_decay=1.0), 0.8, 0.623171),
+        (optim.AdamW(0.1, weight_decay=1.0), 0.8, 0.621189),
         (optim.SGD(lambda step: 0.1 / step), 0.8, 0.72),
     ],
 )
@@ -149,7 +152,9 @@ def test_a_model_learns():
 
 def test_a_compiled_step_is_the_step():
     hg.random.seed(2)
-    model = nn.Sequential(nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.relu, lambda x: hg.reshape(x, (x.shape[0], -1)), nn.Linear(27, 2))
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.relu, lambda x: hg.reshape(x, (x.shape[0], -1)), nn.Linear(27, 2)
+    )
     optimizer = optim.Adam(1e-2)
     x, y = numbers((5, 1, 6, 5), 3), hg.asarray([0, 1, 1, 0, 1])
 
