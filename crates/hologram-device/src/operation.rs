@@ -181,6 +181,22 @@ pub enum RopeStyle {
     HalfSplit,
 }
 
+/// What a linear recurrence adds to its state, and which key head serves a value head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Recurrence {
+    /// Whether it adds what the state lacks of the values (the delta rule), instead of the values.
+    pub delta: bool,
+    /// Of g key heads and h value heads, value head i uses key head i % g if true, i / (h / g) otherwise.
+    pub tiled: bool,
+}
+
+impl Recurrence {
+    /// The key head of value head `i`.
+    pub const fn key_head(self, i: usize, heads: usize, key_heads: usize) -> usize {
+        if self.tiled { i % key_heads } else { i / (heads / key_heads) }
+    }
+}
+
 /// The least precision of the products in attention. A kernel may be more precise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionPrecision {
@@ -403,6 +419,14 @@ pub enum Operation {
     },
     /// Rows written to the cache of keys or values.
     KvAppend,
+    /// The last inputs of sequences written to the state of a convolution.
+    ConvState,
+    /// Causal convolution of each channel along the tokens of sequences.
+    CausalConv,
+    /// The state of a linear recurrence after the tokens of sequences.
+    RecurrentState(Recurrence),
+    /// The results of a linear recurrence for the tokens of sequences.
+    Recurrence(Recurrence),
     /// Attention over a paged cache.
     Attention {
         /// Factor of the scores.
@@ -479,6 +503,10 @@ impl Operation {
             Operation::Rope { .. } => "rope",
             Operation::KvAppend => "kv_append",
             Operation::OptimizerStep { .. } => "optimizer_step",
+            Operation::ConvState => "conv_state",
+            Operation::CausalConv => "causal_conv",
+            Operation::RecurrentState(_) => "recurrent_state",
+            Operation::Recurrence(_) => "recurrence",
             Operation::Attention { .. } => "attention",
             Operation::Sample => "sample",
             Operation::Loss(ElementLoss::Squared) => "mse_loss",

@@ -19,6 +19,7 @@ pub use gradients::Vjp;
 pub(crate) use gradients::no_derivative;
 pub(crate) use plan::OutputSlot;
 pub use plan::{Event, Plan};
+use view::Place;
 pub(crate) use view::VIEW_ALIGN;
 use view::ViewStep;
 
@@ -275,6 +276,18 @@ impl Graph {
     pub(crate) fn is_computed(&self, value: NodeId) -> bool {
         self.has(value)
             && matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. })
+    }
+
+    /// Whether a value is computed, in row-major order in memory that no other value of the graph's outputs has.
+    pub(crate) fn fills_its_memory(&self, value: NodeId) -> bool {
+        if !self.is_computed(value) {
+            return false;
+        }
+        let storage = self.storage(value);
+        let taken = self.outputs.iter().any(|(_, output)| self.storage(*output) == storage);
+        let whole = self.sizes(&self.ty(value).shape).iter().product::<usize>()
+            == self.sizes(&self.ty(storage).shape).iter().product::<usize>();
+        !taken && whole && matches!(self.place(value), Place::Dense(0))
     }
 
     /// Whether the host writes something before a run.

@@ -251,7 +251,7 @@ impl Graph {
     }
 
     /// A shape's maximum sizes.
-    fn sizes(&self, shape: &[Dim]) -> Vec<usize> {
+    pub(super) fn sizes(&self, shape: &[Dim]) -> Vec<usize> {
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => *n,
             Dim::Extent(e) => self.extents.get(*e as usize).map_or(0, |e| e.max),

@@ -8,6 +8,7 @@ mod arg_reduce;
 mod attention;
 mod batch_matmul;
 mod blocks;
+mod causal_conv;
 mod concat;
 mod conv2d;
 mod copy;
@@ -27,6 +28,7 @@ mod optimizer;
 mod pad;
 mod quantize;
 mod random;
+mod recurrence;
 mod reduce;
 pub(crate) mod reference;
 mod repack;
@@ -51,10 +53,11 @@ pub use batch_matmul::MatmulOptions;
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;
 pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_type};
-pub use hologram_backends::{Activation, AttentionPrecision, OptimizerRule, Reduction, RopeStyle};
+pub use hologram_backends::{Activation, AttentionPrecision, OptimizerRule, Recurrence, Reduction, RopeStyle};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
 pub use optimizer::Optimizer;
+pub use recurrence::RecurrenceOperands;
 pub use reference::{HostTensor, Reference};
 pub use repack::Recode;
 pub use sample::philox4x32_10;
@@ -155,6 +158,8 @@ pub fn cases() -> Vec<Case> {
         batch_matmul::cases,
         rope::cases,
         kv_append::cases,
+        causal_conv::cases,
+        recurrence::cases,
         attention::cases,
         copy::cases,
         concat::cases,
