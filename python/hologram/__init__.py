@@ -34,6 +34,7 @@ from ._dtypes import (
 )
 from ._files import load, save
 from ._functions import *  # noqa: F403
+from ._gradients import grad, stop_gradient, straight_through, value_and_grad
 from ._info import namespace_info as __array_namespace_info__
 from ._native import DeviceError, DType, Kernel, Tensor, __version__
 from ._native import Kernel as kernel
@@ -46,7 +47,7 @@ _methods.attach()
 
 def __getattr__(name):
     # Loaded when it is first used, so that the import stays short.
-    if name in ("compat", "linalg", "llm", "ops", "random"):
+    if name in ("compat", "linalg", "llm", "nn", "ops", "optim", "random"):
         import importlib
 
         return importlib.import_module(f"hologram.{name}")

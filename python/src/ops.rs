@@ -454,6 +454,8 @@ methods! {
     broadcast_to(x; shape: Vec<usize>) x.broadcast_to(&shape), |g, v| g.broadcast_to(v[0], &tape::fixed(&shape));
     slice(x; dim: usize, start: usize, end: usize) x.slice(dim, start, end), |g, v| g.slice(v[0], dim, start, end);
     contiguous(x;) x.contiguous(), |g, v| g.contiguous(v[0]);
+    detach(x;) Ok(x.clone()), |g, v| g.detach(v[0]);
+    straight_through(x, y;) same(&x, y), |g, v| g.straight_through(v[0], v[1]);
     sort(x; dim: usize, descending: bool) x.sort(dim, descending), |g, v| g.sort(v[0], dim, descending);
     arg_sort(x; dim: usize, descending: bool) x.arg_sort(dim, descending), |g, v| g.arg_sort(v[0], dim, descending);
     arg_max(x; dim: usize) x.arg_max(dim), |g, v| g.arg_max(v[0], dim);
@@ -498,6 +500,14 @@ eager! {
     cumprod(x; dim: usize) x.cumprod(dim);
     search_sorted(x, values; right: bool) x.search_sorted(&values, right);
     slice_step(x; dim: usize, start: Option<i64>, stop: Option<i64>, step: i64) x.slice_step(dim, start, stop, step);
+}
+
+/// The second of two tensors of one float type and shape.
+fn same(x: &Tensor, y: Tensor) -> Core {
+    if x.dtype() == y.dtype() && x.shape() == y.shape() {
+        return Ok(y);
+    }
+    Err(CoreError::Tensor(format!("straight_through takes two tensors of one type and shape, not {x:?} and {y:?}")))
 }
 
 /// Concatenates tensors of one type along a dimension.

@@ -86,7 +86,11 @@ pub fn record(emit: Option<Emit>, operands: &[Arc<Inner>], result: &PyTensor) {
     let Ok(result) = result.get() else { return };
     TAPE.with_borrow_mut(|tape| {
         let Some(tape) = tape else { return };
-        let operands = operands.iter().map(|operand| tape.source(operand)).collect();
+        let operands: Vec<Source> = operands.iter().map(|operand| tape.source(operand)).collect();
+        // What follows from tensors from outside alone keeps its elements, like them.
+        if operands.iter().all(|operand| matches!(operand, Source::Constant(_))) {
+            return;
+        }
         tape.steps.push(Step::Operation { emit, operands });
         tape.values.insert(result.id, tape.count);
         tape.count += 1;

@@ -25,7 +25,7 @@ def test_examples_of_pages(page, tmp_path, monkeypatch):
         exec(compile(block, page, "exec"), scope)
 
 
-@pytest.mark.parametrize("module", [hg, hg.llm, hg._compile, hg._seeds])
+@pytest.mark.parametrize("module", [hg, hg.llm, hg.nn, hg._compile, hg._gradients, hg._seeds])
 def test_examples_of_modules(module):
     result = doctest.testmod(module, extraglobs={"MODEL": MODEL}, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted and not result.failed
