@@ -103,6 +103,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tape::begin_recording,
         tape::cancel_recording,
         tape::end_recording,
+        tape::gradients,
+        tape::is_recording,
         tape::signature,
         tensor::from_bytes,
         tensor::from_objects,

@@ -87,6 +87,7 @@ calls! {
     BceWithLogits "bce_with_logits",
     CrossEntropy "cross_entropy",
     Conv2d "conv2d",
+    Attention "attention",
     TopK "top_k",
     Gather "gather",
     Rope "rope",
