@@ -397,7 +397,7 @@ impl Config {
             let sizes = Recurrent::read(&keys, &GGUF_STATE, rule, config.width)?;
             config.recurrent = Some(Recurrent { tiled, ..sizes });
             let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-            let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+            let every = every.or(rule.interval());
             let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
                 Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
                 _ => None,
@@ -425,6 +425,11 @@ impl Config {
             config.query_growth = Some(QueryGrowth { beta, original: original.unwrap_or(config.context) });
         }
         config.place_rotary(keys.above("rope.freq_base_swa", 1.0)?);
+        if architecture.rotary == RotaryLayers::AsFileSays
+            && file.get_opt(&keys.full("rope.scaling.finetuned"))? != Some(true)
+        {
+            config.rotary.fill(Rotary::None);
+        }
         let causal: Option<bool> = file.get_opt(&keys.full("attention.causal"))?;
         config.bidirectional |= causal == Some(false) || name == "gemma-embedding";
         config.segments = file.tensor_opt("token_types.weight").map_or(0, |types| types.rows());

@@ -185,6 +185,9 @@ fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Resu
         return Err(only(format!("swiglu_limit {limit}")));
     }
     let mut experts = Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))?;
+    if let (Some(experts), Some(shared)) = (&mut experts, keys.size_opt("shared_intermediate_size", MAX_SIZE)?) {
+        experts.shared = experts.shared.or(Some(shared));
+    }
     if let (Some(experts), Some(dense)) = (&mut experts, keys.unsigned("num_dense_layers")?) {
         experts.first = dense.min(MAX_LAYERS as u64) as usize;
     }
@@ -199,6 +202,17 @@ const FOLDER_STATE: StateKeys = StateKeys {
     key: "linear_key_head_dim",
     heads: "linear_num_value_heads",
     value: "linear_value_head_dim",
+    inner: "",
+};
+
+/// As [`FOLDER_STATE`], for Mamba2.
+const FOLDER_MAMBA: StateKeys = StateKeys {
+    short: "",
+    conv: "mamba_d_conv",
+    groups: "mamba_n_groups",
+    key: "mamba_d_state",
+    heads: "mamba_n_heads",
+    value: "mamba_d_head",
     inner: "",
 };
 
@@ -226,7 +240,7 @@ fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-    let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+    let every = every.or(rule.interval());
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
     config.place_recurrent(|layer| match (&attends, every) {
@@ -310,7 +324,12 @@ impl Config {
         config_unknown::reject(&keys)?;
         config.experts = experts(&keys, architecture, config.ffn)?;
         if let Some(rule) = architecture.state {
-            config.recurrent = Some(Recurrent::read(&keys, &FOLDER_STATE, rule, config.width)?);
+            config.recurrent = Some(Recurrent::read(
+                &keys,
+                if rule == StateRule::Mamba { &FOLDER_MAMBA } else { &FOLDER_STATE },
+                rule,
+                config.width,
+            )?);
             recurrent_layers(&keys, &mut config, rule)?;
         }
         let sizes = (config.width, config.head_dim);
@@ -405,7 +424,11 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         config.rope_scaling = rope_scaling(keys, &scaling, config)?;
     }
     config.place_rotary(local_base);
-    if config.architecture.rotary != RotaryLayers::All
+    if config.architecture.rotary == RotaryLayers::AsFileSays && keys.string("position_embedding_type")? != Some("rope")
+    {
+        config.rotary.fill(Rotary::None);
+    }
+    if !matches!(config.architecture.rotary, RotaryLayers::All | RotaryLayers::AsFileSays)
         && let Some(rotated) = keys.floats("no_rope_layers")?
     {
         if rotated.len() != config.layers {
@@ -548,7 +571,7 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
                 );
             }
             Some("sliding_attention") => true,
-            Some("full_attention") => false,
+            Some("full_attention" | "attention") => false,
             Some(own) if RECURRENT_TYPES.contains(&own) && config.recurrent.is_some() => false,
             Some(other) => {
                 return Err(keys.bad("layer_types", format!("has {other}, which is not supported")));

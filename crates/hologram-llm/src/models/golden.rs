@@ -59,6 +59,7 @@ fn graphs_of_all_architectures() {
         ("qwen3_5_text", "qwen3-5"),
         ("qwen3_5_moe_text", "qwen3-5-moe"),
         ("qwen3_next", "qwen3-next"),
+        ("granitemoehybrid", "granite-4"),
         ("bert", "bert"),
         ("xlm-roberta", "xlm-roberta"),
         ("modernbert", "modernbert"),

@@ -68,6 +68,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen3_next::QWEN35,
     &qwen3_next::QWEN35_MOE,
     &qwen3_next::QWEN3_NEXT,
+    &granite::GRANITE_HYBRID,
     &encoders::BERT,
     &encoders::XLM_ROBERTA,
     &encoders::MODERNBERT,
