@@ -2,18 +2,20 @@
 
 use std::path::Path;
 
+use hologram_core::ops::RopeStyle;
 use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
 use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::latent::LatentKeys;
 use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations, Windows,
-    config_unknown,
+    self, Architecture, Experts, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations,
+    Windows, config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -205,6 +207,16 @@ const FOLDER_STATE: StateKeys = StateKeys {
     inner: "",
 };
 
+/// Attention to latent vectors in `config.json`.
+const FOLDER_LATENT: LatentKeys = LatentKeys {
+    rank: "kv_lora_rank",
+    q_rank: "q_lora_rank",
+    plain: "qk_nope_head_dim",
+    head: "",
+    rotated: "qk_rope_head_dim",
+    value: "v_head_dim",
+};
+
 /// As [`FOLDER_STATE`], for Mamba2.
 const FOLDER_MAMBA: StateKeys = StateKeys {
     short: "",
@@ -311,7 +323,17 @@ impl Config {
         let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
         adjusted_ffn(&keys, &mut config)?;
-        config.rope = architecture.folder.rope;
+        if architecture.latent {
+            Latent::read(&keys, &FOLDER_LATENT, &mut config)?;
+            let method = keys.string("topk_method")?.filter(|method| *method == "group_limited_greedy");
+            if let (Some(method), Some(2..)) = (method, keys.unsigned("n_group")?) {
+                return Err(only(format!("topk_method {method}"), "greedy, noaux_tc".into()));
+            }
+        }
+        config.rope = match keys.truth("rope_interleave")? {
+            Some(false) if architecture.latent => RopeStyle::HalfSplit,
+            _ => architecture.folder.rope,
+        };
         for key in ["hidden_act", "hidden_activation"] {
             if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
                 let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
@@ -334,6 +356,9 @@ impl Config {
         }
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
+        if let Some(latent) = config.latent {
+            config.scales.attention = Some(latent.score_factor(1.0));
+        }
         windows(&keys, &mut config)?;
         rope(&keys, &mut config)?;
         config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
@@ -491,6 +516,9 @@ fn rope_scaling(keys: &JsonKeys<'_>, scaling: &JsonKeys<'_>, config: &mut Config
         Some("yarn") => {
             let factor = scaling.positive("factor")?;
             let mscale = (scaling.float("mscale")?, scaling.float("mscale_all_dim")?);
+            if let (Some(latent), Some(all)) = (config.latent, mscale.1.filter(|all| *all != 0.0)) {
+                config.scales.attention = Some(latent.score_factor(yarn_mscale(factor, all)));
+            }
             let attention = match (scaling.above("attention_factor", 0.0)?, mscale) {
                 (Some(own), _) => own,
                 (None, (Some(a), Some(b))) if a != 0.0 && b != 0.0 => yarn_mscale(factor, a) / yarn_mscale(factor, b),
