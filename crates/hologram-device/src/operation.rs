@@ -217,6 +217,30 @@ pub enum ElementLoss {
     BinaryCrossEntropy,
 }
 
+/// How an optimizer changes a parameter p by its gradient g and its moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OptimizerRule {
+    /// m ← momentum·m + g, p ← p − rate·m; with Nesterov's momentum p ← p − rate·(g + momentum·m). Without momentum
+    /// there is no m.
+    Sgd {
+        /// The momentum.
+        momentum: F32,
+        /// Whether it is Nesterov's.
+        nesterov: bool,
+    },
+    /// m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g², p ← p − rate · m̂ / (√v̂ + ε) with m̂ and v̂ the moments divided by
+    /// 1 − βᵗ (Kingma and Ba, 2014, arXiv:1412.6980).
+    Adam {
+        /// β₁ and β₂.
+        betas: [F32; 2],
+        /// ε.
+        eps: F32,
+        /// Whether the decay is rate·decay·p, apart from the moments (AdamW: Loshchilov and Hutter, 2017,
+        /// arXiv:1711.05101); otherwise decay·p is added to the gradient.
+        decoupled: bool,
+    },
+}
+
 /// An operation on tensors with its attributes. Its operands and result are in the [`KernelSpec`](crate::KernelSpec)
 /// that holds it; the core defines its meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -420,6 +444,15 @@ pub enum Operation {
     Loss(ElementLoss),
     /// The cross-entropy of each row of logits.
     CrossEntropy,
+    /// One step of an optimizer, in place.
+    OptimizerStep {
+        /// How a parameter follows its gradient.
+        rule: OptimizerRule,
+        /// The weight decay.
+        decay: F32,
+        /// How many of the parameters, from the first, decay.
+        decayed: u32,
+    },
     /// A launch that occurs in no graph, such as one that measures a ceiling; its name in profiles.
     Probe(&'static str),
 }
@@ -469,6 +502,7 @@ impl Operation {
             Operation::Repack => "repack",
             Operation::Rope { .. } => "rope",
             Operation::KvAppend => "kv_append",
+            Operation::OptimizerStep { .. } => "optimizer_step",
             Operation::ConvState => "conv_state",
             Operation::CausalConv => "causal_conv",
             Operation::RecurrentState(_) => "recurrent_state",

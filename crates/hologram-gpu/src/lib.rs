@@ -268,6 +268,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
+        | Operation::OptimizerStep { .. }
         | Operation::Random { .. }
         | Operation::CopyView { .. }
         | Operation::Concat { .. }

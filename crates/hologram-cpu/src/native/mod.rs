@@ -76,6 +76,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
+        | Operation::OptimizerStep { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack
         | Operation::ConvState
