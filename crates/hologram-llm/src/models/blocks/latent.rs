@@ -27,7 +27,7 @@ pub(crate) struct LatentAttention {
 /// What makes queries.
 #[derive(Debug)]
 enum Queries {
-    Direct(Linear),
+    Direct(Box<Linear>),
     /// By a smaller vector, with a norm.
     Through(Box<(Linear, Tensor, Linear)>),
 }
@@ -43,7 +43,7 @@ impl LatentAttention {
         let Latent { rank, plain, rotated, value, q_rank } = sizes;
         let of_q = c.heads * (plain + rotated);
         let q = match q_rank {
-            None => Queries::Direct(l.linear("attn_q", of_q, c.width, false)?),
+            None => Queries::Direct(Box::new(l.linear("attn_q", of_q, c.width, false)?)),
             Some(small) => Queries::Through(Box::new((
                 l.linear("attn_q_a", small, c.width, false)?,
                 l.factors("attn_q_a_norm", small)?,
