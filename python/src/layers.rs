@@ -1,5 +1,7 @@
 //! Operations of neural networks with options: losses, convolution, attention.
 
+use std::sync::Arc;
+
 use hologram_core::ops::{Conv2dOptions, LossReduction};
 use pyo3::prelude::*;
 
@@ -17,8 +19,8 @@ pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reducti
         other => return value(format!("there is no reduction {other:?}: use \"none\", \"mean\" or \"sum\"")),
     };
     let inner = x.get()?;
-    let target = target.get()?.tensor.clone();
-    tape::refuse("a loss", &[&inner])?;
+    let of_target = target.get()?;
+    let target = of_target.tensor.clone();
     let result = py.detach(|| match name {
         "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
         "bce_with_logits" => inner.tensor.bce_with_logits(&target, reduction).map(Some),
@@ -26,7 +28,19 @@ pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reducti
         _ => Ok(None),
     });
     match result? {
-        Some(result) => Ok(inner.beside(result)),
+        Some(result) => {
+            let result = inner.beside(result);
+            let name = name.to_string();
+            let emit = tape::emit(|| {
+                Arc::new(move |g, v| match name.as_str() {
+                    "mse" => g.mse_loss(v[0], v[1], reduction),
+                    "bce_with_logits" => g.bce_with_logits(v[0], v[1], reduction),
+                    _ => g.cross_entropy(v[0], v[1], reduction),
+                })
+            });
+            tape::record(emit, &[inner, of_target], &result);
+            Ok(result)
+        }
         None => value(format!("there is no loss {name:?}")),
     }
 }
@@ -46,11 +60,16 @@ pub fn conv2d(
     groups: usize,
 ) -> Result<PyTensor> {
     let inner = x.get()?;
-    tape::refuse("conv2d", &[&inner])?;
-    let kernel = kernel.get()?.tensor.clone();
-    let bias = bias.map(|bias| bias.get()).transpose()?.map(|bias| bias.tensor.clone());
+    let mut operands = vec![inner.clone(), kernel.get()?];
+    operands.extend(bias.map(|bias| bias.get()).transpose()?);
     let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
-    Ok(inner.beside(py.detach(|| inner.tensor.conv2d(&kernel, bias.as_ref(), &options))?))
+    let bias = operands.get(2).map(|bias| &bias.tensor);
+    let result = inner.beside(py.detach(|| inner.tensor.conv2d(&operands[1].tensor, bias, &options))?);
+    let emit = tape::emit(|| {
+        Arc::new(move |g, v| g.conv2d(v[0], v[1], &Conv2dOptions { bias: v.get(2).copied(), ..options }))
+    });
+    tape::record(emit, &operands, &result);
+    Ok(result)
 }
 
 /// Attention without a cache.
@@ -65,8 +84,10 @@ pub fn attention(
     causal: bool,
 ) -> Result<PyTensor> {
     let inner = q.get()?;
-    tape::refuse("attention", &[&inner])?;
-    let (k, v) = (k.get()?.tensor.clone(), v.get()?.tensor.clone());
+    let (k, v) = (k.get()?, v.get()?);
     let options = hologram_core::TensorAttention { scale, causal };
-    Ok(inner.beside(py.detach(|| inner.tensor.attention(&k, &v, &options))?))
+    let result = inner.beside(py.detach(|| inner.tensor.attention(&k.tensor, &v.tensor, &options))?);
+    let emit = tape::emit(|| Arc::new(move |g, n| g.dot_product_attention(n[0], n[1], n[2], &options)));
+    tape::record(emit, &[inner, k, v], &result);
+    Ok(result)
 }

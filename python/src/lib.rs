@@ -7,6 +7,7 @@ mod dlpack;
 mod dtype;
 mod error;
 mod files;
+mod graph;
 mod kernel;
 mod layers;
 mod llm;
@@ -35,6 +36,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<kernel::PyKernel>()?;
     m.add_class::<llm::PyModel>()?;
     m.add_class::<tape::PyFunction>()?;
+    m.add_class::<graph::PyGraph>()?;
+    m.add_class::<graph::PyCompiled>()?;
     m.add_class::<llm::PyEvents>()?;
     m.add_class::<llm::PyTokenizer>()?;
     m.add_class::<llm::PyDecoder>()?;
@@ -100,6 +103,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         tape::begin_recording,
         tape::cancel_recording,
         tape::end_recording,
+        tape::gradients,
+        tape::is_recording,
         tape::signature,
         tensor::from_bytes,
         tensor::from_objects,

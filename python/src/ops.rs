@@ -77,7 +77,7 @@ macro_rules! tables {
         }
 
         /// The operation of this name in a graph.
-        fn in_graph(name: &str, g: &mut Graph, v: &[NodeId]) -> hologram_core::Result<NodeId> {
+        pub fn in_graph(name: &str, g: &mut Graph, v: &[NodeId]) -> hologram_core::Result<NodeId> {
             match (name, v) {
                 $((stringify!($one), [x]) => g.$one(*x),)*
                 $((stringify!($two), [a, b]) => g.$two(*a, *b),)*

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hologram_core::{CoreError, Dim, Function, Graph, NodeId, Tensor};
+use hologram_core::{CoreError, Dim, Executor, Function, Graph, NodeId, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
@@ -22,15 +22,20 @@ enum Source {
     Constant(Tensor),
 }
 
-struct Step {
-    emit: Emit,
-    operands: Vec<Source>,
+#[derive(Clone)]
+enum Step {
+    /// One more value.
+    Operation { emit: Emit, operands: Vec<Source> },
+    /// The gradients of a value by others: as many more values as `wrt` has.
+    Gradients { loss: usize, wrt: Vec<usize> },
 }
 
 /// The operations of one run of a function.
 #[derive(Default)]
 struct Tape {
-    arguments: usize,
+    arguments: Vec<Tensor>,
+    /// The number of arguments and results so far.
+    count: usize,
     /// The numbers of values, by the ids of their tensors.
     values: HashMap<u64, usize>,
     steps: Vec<Step>,
@@ -82,9 +87,9 @@ pub fn record(emit: Option<Emit>, operands: &[Arc<Inner>], result: &PyTensor) {
     TAPE.with_borrow_mut(|tape| {
         let Some(tape) = tape else { return };
         let operands = operands.iter().map(|operand| tape.source(operand)).collect();
-        let number = tape.arguments + tape.steps.len();
-        tape.steps.push(Step { emit, operands });
-        tape.values.insert(result.id, number);
+        tape.steps.push(Step::Operation { emit, operands });
+        tape.values.insert(result.id, tape.count);
+        tape.count += 1;
     });
 }
 
@@ -107,9 +112,11 @@ pub fn begin_recording(arguments: Vec<Bound<'_, PyTensor>>) -> Result<()> {
     if active() {
         return value("compile: a compiled function is being recorded already");
     }
-    let mut tape = Tape { arguments: arguments.len(), ..Tape::default() };
+    let mut tape = Tape { count: arguments.len(), ..Tape::default() };
     for (number, argument) in arguments.iter().enumerate() {
-        tape.values.insert(argument.get().get()?.id, number);
+        let inner = argument.get().get()?;
+        tape.values.insert(inner.id, number);
+        tape.arguments.push(inner.tensor.clone());
     }
     TAPE.set(Some(tape));
     Ok(())
@@ -130,8 +137,55 @@ pub fn end_recording(device: &PyTensor, results: Vec<Bound<'_, PyTensor>>) -> Re
     }
     let of = device.get()?;
     let results = results.iter().map(|result| Ok(tape.source(&result.get().get()?))).collect::<Result<Vec<_>>>()?;
-    let steps = tape.steps;
-    let function = Function::new(of.tensor.executor(), move |g, arguments| {
+    Ok(PyFunction { function: function(of.tensor.executor(), tape.steps, results), device: of.device.clone() })
+}
+
+/// Whether this thread records.
+#[pyfunction]
+pub fn is_recording() -> bool {
+    active()
+}
+
+/// The gradients of a recorded value of one element by other recorded values, computed from the tape and recorded.
+#[pyfunction]
+pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>) -> Result<Vec<PyTensor>> {
+    let of = loss.get()?;
+    let wrt = wrt.iter().map(|value| value.get().get()).collect::<Result<Vec<_>>>()?;
+    let (steps, arguments, count, wrt) = TAPE.with_borrow(|tape| {
+        let Some(tape) = tape else { return value("grad: nothing is being recorded") };
+        if let Some(reason) = &tape.refused {
+            return value(reason.clone());
+        }
+        let number = |inner: &Arc<Inner>| match tape.values.get(&inner.id) {
+            Some(number) => Ok(*number),
+            None => value("grad: the function's value does not depend on its arguments"),
+        };
+        let wrt = wrt.iter().map(number).collect::<Result<Vec<_>>>()?;
+        let mut steps = tape.steps.clone();
+        steps.push(Step::Gradients { loss: number(&of)?, wrt: wrt.clone() });
+        Ok((steps, tape.arguments.clone(), tape.count, wrt))
+    })?;
+    let results = (count..count + wrt.len()).map(Source::Value).collect();
+    let step = steps.last().cloned();
+    let function = function(of.tensor.executor(), steps, results);
+    let grads = py.detach(|| function.call(&arguments.iter().collect::<Vec<_>>()))?;
+    let grads: Vec<PyTensor> = grads.into_iter().map(|grad| of.beside(grad)).collect();
+    let ids = grads.iter().map(|grad| grad.get().map(|inner| inner.id)).collect::<Result<Vec<_>>>()?;
+    TAPE.with_borrow_mut(|tape| {
+        if let Some(tape) = tape {
+            tape.steps.extend(step);
+            for id in ids {
+                tape.values.insert(id, tape.count);
+                tape.count += 1;
+            }
+        }
+    });
+    Ok(grads)
+}
+
+/// The function from the arguments of a tape to these of its values.
+fn function(executor: &Executor, steps: Vec<Step>, results: Vec<Source>) -> Function {
+    Function::new(executor, move |g, arguments| {
         let mut values = arguments.to_vec();
         let find = |g: &mut Graph, values: &[NodeId], source: &Source| match source {
             Source::Constant(tensor) => g.constant(tensor),
@@ -140,13 +194,22 @@ pub fn end_recording(device: &PyTensor, results: Vec<Bound<'_, PyTensor>>) -> Re
             }
         };
         for step in &steps {
-            let operands = step.operands.iter().map(|source| find(g, &values, source));
-            let operands = operands.collect::<hologram_core::Result<Vec<_>>>()?;
-            values.push((step.emit)(g, &operands)?);
+            match step {
+                Step::Operation { emit, operands } => {
+                    let operands = operands.iter().map(|source| find(g, &values, source));
+                    let operands = operands.collect::<hologram_core::Result<Vec<_>>>()?;
+                    values.push(emit(g, &operands)?);
+                }
+                Step::Gradients { loss, wrt } => {
+                    let loss = find(g, &values, &Source::Value(*loss))?;
+                    let wrt = wrt.iter().map(|number| find(g, &values, &Source::Value(*number)));
+                    let wrt = wrt.collect::<hologram_core::Result<Vec<_>>>()?;
+                    values.extend(g.gradients(loss, &wrt)?);
+                }
+            }
         }
         results.iter().map(|source| find(g, &values, source)).collect()
-    });
-    Ok(PyFunction { function, device: of.device.clone() })
+    })
 }
 
 /// Devices, types and shapes of tensors, as bytes; `None` if one of the objects is no tensor.

@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::{Buffer, DType, Elementwise, Lru};
+use hologram_backends::{Buffer, DType, Elementwise, Event, Lru};
 use hologram_isa::Type;
 
 use crate::error::{CoreError, Result};
@@ -87,6 +87,7 @@ calls! {
     BceWithLogits "bce_with_logits",
     CrossEntropy "cross_entropy",
     Conv2d "conv2d",
+    Attention "attention",
     TopK "top_k",
     Gather "gather",
     Rope "rope",
@@ -285,22 +286,12 @@ impl Executor {
         find: impl Fn(NodeId) -> Option<&'a Tensor>,
     ) -> Result<Vec<Tensor>> {
         let backend = self.backend();
-        let arena = match compiled.arena_bytes {
-            0 => None,
-            bytes => Some(backend.allocate_buffer(bytes)?),
-        };
         let own = compiled
             .own
             .iter()
             .map(|bytes| backend.allocate_buffer(*bytes))
             .collect::<std::result::Result<Vec<_>, _>>()?;
-        let list = compiled.record(self, |memory| match memory {
-            Memory::Arena => arena.as_ref().map(|arena| (arena, 0)),
-            Memory::Own(number) => own.get(number).map(|buffer| (buffer, 0)),
-            Memory::Tensor(id) => find(id).map(|t| (&t.buffer, t.offset)),
-            Memory::Step => None,
-        })?;
-        let event = backend.submit(&list)?;
+        let (event, arena) = self.run_into(compiled, |number| own.get(number).map(|buffer| (buffer, 0)), find)?;
         let result = |slot: &OutputSlot| {
             let buffer = slot.memory.and_then(|number| own.get(number)).or(arena.as_ref());
             Some(Tensor {
@@ -314,5 +305,26 @@ impl Executor {
             })
         };
         Ok(compiled.outputs.iter().filter_map(result).collect())
+    }
+
+    /// As [`Executor::run_once`], with the memories of the outputs: `own` returns each by number.
+    pub(crate) fn run_into<'a, 'b>(
+        &self,
+        compiled: &Compiled,
+        own: impl Fn(usize) -> Option<(&'b Buffer, usize)>,
+        find: impl Fn(NodeId) -> Option<&'a Tensor>,
+    ) -> Result<(Event, Option<Buffer>)> {
+        let backend = self.backend();
+        let arena = match compiled.arena_bytes {
+            0 => None,
+            bytes => Some(backend.allocate_buffer(bytes)?),
+        };
+        let list = compiled.record(self, |memory| match memory {
+            Memory::Arena => arena.as_ref().map(|arena| (arena, 0)),
+            Memory::Own(number) => own(number),
+            Memory::Tensor(id) => find(id).map(|t| (&t.buffer, t.offset)),
+            Memory::Step => None,
+        })?;
+        Ok((backend.submit(&list)?, arena))
     }
 }

@@ -8,7 +8,7 @@ use hologram_backends::Lru;
 use crate::eager::{Fold, Signature};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
-use crate::graph::{CompileOptions, Compiled, Graph, NodeId, Sharing};
+use crate::graph::{CompileOptions, Compiled, Event, Graph, NodeId, Sharing};
 use crate::tensor::Tensor;
 
 /// Signatures of which a function keeps its compiled graph.
@@ -57,6 +57,16 @@ struct Entry {
     tensors: Vec<Option<Tensor>>,
 }
 
+impl Entry {
+    /// The tensor that a node stands for.
+    fn find<'a>(&'a self, arguments: &[&'a Tensor], id: NodeId) -> Option<&'a Tensor> {
+        match arguments.get(id.0 as usize) {
+            Some(argument) => Some(*argument),
+            None => self.tensors.get(id.0 as usize).and_then(Option::as_ref),
+        }
+    }
+}
+
 impl std::fmt::Debug for Function {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Function({:?}, {} compiled)", self.executor, self.compiled())
@@ -90,23 +100,52 @@ impl Function {
     /// When an argument lies on another device, or the graph has run-time extents or inputs; those of `build` and of
     /// the device.
     pub fn call(&self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let entry = self.entry(arguments)?;
+        self.executor.run_once(&entry.compiled, |id| entry.find(arguments, id))
+    }
+
+    /// As [`Function::call`], with the results in the memory of these tensors, such as another library's
+    /// ([`Tensor::from_pointer`]).
+    ///
+    /// # Errors
+    /// When a result has another type or shape, is no row-major tensor at a multiple of 64 bytes, or lies on another
+    /// device; those of [`Function::call`].
+    pub fn call_into(&self, arguments: &[&Tensor], results: &[&Tensor]) -> Result<Event> {
+        let entry = self.entry(arguments)?;
+        self.executor.own_all("function", results)?;
+        let outputs = &entry.compiled.outputs;
+        if outputs.len() != results.len() {
+            let (n, m) = (outputs.len(), results.len());
+            return Err(CoreError::Tensor(format!("the function has {n} results; memory is given for {m}")));
+        }
+        for (slot, result) in outputs.iter().zip(results) {
+            if slot.spec.format != result.format || slot.shape != result.shape || result.strides.is_some() {
+                return Err(CoreError::Tensor(format!(
+                    "a result is {} {:?}; its memory must be a row-major tensor at a multiple of 64 bytes, not {result:?}",
+                    slot.spec.format.name(),
+                    slot.shape
+                )));
+            }
+        }
+        // The memories of the outputs are numbered in their order.
+        let own = |number: usize| results.get(number).map(|result| (&result.buffer, result.offset));
+        let (event, _) = self.executor.run_into(&entry.compiled, own, |id| entry.find(arguments, id))?;
+        Ok(Event { executor: self.executor.clone(), event })
+    }
+
+    /// The compiled graph for these arguments.
+    fn entry(&self, arguments: &[&Tensor]) -> Result<Arc<Entry>> {
         self.executor.own_all("function", arguments)?;
         let mut hasher = Fold::default();
         Signature::hash(arguments, &mut hasher);
         let hash = hasher.finish();
         let found = self.entries().get(&hash);
-        let entry = match found.filter(|e| e.signature.fits(arguments)) {
-            Some(entry) => entry,
-            None => {
-                let entry = Arc::new(self.compile(arguments)?);
-                self.entries().insert(hash, entry.clone());
-                entry
-            }
-        };
-        self.executor.run_once(&entry.compiled, |id| match arguments.get(id.0 as usize) {
-            Some(argument) => Some(*argument),
-            None => entry.tensors.get(id.0 as usize).and_then(Option::as_ref),
-        })
+        if let Some(entry) = found.filter(|e| e.signature.fits(arguments)) {
+            return Ok(entry);
+        }
+        let entry = Arc::new(self.compile(arguments)?);
+        self.entries().insert(hash, entry.clone());
+        Ok(entry)
     }
 
     /// The number of signatures for which the graph is compiled.
@@ -131,7 +170,7 @@ impl Function {
         let nodes = arguments.iter().map(|t| graph.constant(t)).collect::<Result<Vec<_>>>()?;
         let results = (self.build)(&mut graph, &nodes)?;
         for (number, result) in results.into_iter().enumerate() {
-            let result = if graph.is_computed(result) { result } else { graph.copy(result)? };
+            let result = if graph.fills_its_memory(result) { result } else { graph.copy(result)? };
             graph.output(&number.to_string(), result)?;
         }
         if graph.has_inputs() {

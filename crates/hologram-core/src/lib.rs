@@ -50,11 +50,12 @@ pub mod ops;
 mod pool;
 mod program;
 mod tensor;
+mod train;
 
 pub use error::{CoreError, Result};
 pub use executor::{Buffer, Executor, OperationCache};
 pub use function::Function;
-pub use graph::{CompileOptions, Event, Graph, NodeId, Plan};
+pub use graph::{CompileOptions, Event, Graph, NodeId, Plan, Vjp};
 pub use half::{bf16, f16};
 pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, ForeignPointer, Metrics, OpenOptions};
 pub use pool::Pool;
@@ -62,3 +63,4 @@ pub use program::{Argument, CompiledProgram};
 pub use tensor::{
     Axis, Dim, Dims, Element, Nested, Operand, Tensor, TensorAttention, TensorType, Unique, bytes_of, bytes_of_mut,
 };
+pub use train::{Parameters, TrainOptions, Trainer, Weights};

@@ -282,8 +282,10 @@ fn what_is_wrong_with_a_graph_is_said() -> Result<()> {
             let x = f32s(g, "x", &[2, 3])?;
             g.reshape(x, &[Dim::Fixed(7)]).map(drop)
         }),
-        ("operation reshape: a state keeps its shape (operands: f32[1, 1, 16, 4])", &|g| {
-            let s = g.state(&cache)?;
+        ("operation reshape: only a state's content before its updates has views (operands: f32[1, 1, 16, 4])", &|g| {
+            let (s, x) = (g.state(&cache)?, f32s(g, "x", &[1, 1, 4])?);
+            let slots = g.input("slots", DType::U32, &[Dim::Fixed(1)])?;
+            let s = g.kv_append(s, x, slots)?;
             g.reshape(s, &[Dim::Fixed(64)]).map(drop)
         }),
         ("graph: kv_append reads an older version of a state that a later operation has overwritten", &|g| {

@@ -167,3 +167,32 @@ fn functions_have_results_of_their_own() -> Result<()> {
     assert_eq!((chain.compiled(), chain.launches(&[&x])), (1, 1));
     Ok(())
 }
+
+#[test]
+fn results_are_written_where_the_caller_wants_them() -> Result<()> {
+    let executor = Executor::open("cpu", Some(1))?;
+    // A value, a part of it, the value again, and an argument: each must end in its own memory.
+    let function = Function::new(&executor, |g, v| {
+        let y = g.add(v[0], v[0])?;
+        let part = g.slice(y, 0, 16, 20)?;
+        Ok(vec![y, part, y, v[0]])
+    });
+    let x = Tensor::from_slice(&executor, &[20], &(0..20).map(|i| i as f32).collect::<Vec<_>>())?;
+    let sizes = [20usize, 4, 20, 20];
+    let places = sizes.map(|n| Tensor::zeros(&executor, DType::F32, &[n]));
+    let places = places.into_iter().collect::<Result<Vec<_>>>()?;
+    let results: Vec<&Tensor> = places.iter().collect();
+    for _ in 0..2 {
+        function.call_into(&[&x], &results)?.wait()?;
+    }
+    let doubled: Vec<f32> = (0..20).map(|i| 2.0 * i as f32).collect();
+    assert_eq!(places[0].to_vec::<f32>()?, doubled);
+    assert_eq!(places[1].to_vec::<f32>()?, doubled[16..]);
+    assert_eq!(places[2].to_vec::<f32>()?, doubled);
+    assert_eq!(places[3].to_vec::<f32>()?[19], 19.0);
+    let error = function.call_into(&[&x], &results[..3]).unwrap_err();
+    assert!(error.to_string().contains("4 results"), "{error}");
+    let error = function.call_into(&[&x], &[&places[1], &places[1], &places[2], &places[3]]).unwrap_err();
+    assert!(error.to_string().contains("its memory must be"), "{error}");
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! Recognises, in one place, the groups of operations that one kernel may compute: the role of each operation, and its
 //! inputs.
 
-use crate::{DType, Elementwise, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
+use crate::{DType, Elementwise, F32, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
 
 /// The meaning of a group of operations. Inputs are indices into the group's inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -193,6 +193,10 @@ pub struct FusedAttention {
     pub scale: f32,
     /// How many positions a token sees; all for `None`.
     pub window: Option<u32>,
+    /// Scores s become `cap`·tanh(s / `cap`).
+    pub cap: Option<f32>,
+    /// Per head a score without a value.
+    pub sinks: Option<usize>,
 }
 
 impl Fused {
@@ -378,14 +382,20 @@ impl Nodes<'_> {
         match (rest, self.outputs) {
             ([], [only]) if *only == q_node => Some(update),
             ([node], [4]) => {
-                let Operation::Attention { scale, window, cap: None, .. } = node.op else { return None };
-                let [of_q, of_k, of_v, at, sequences, table] = node.operands[..] else { return None };
+                let Operation::Attention { scale, window, cap, .. } = node.op else { return None };
+                let [of_q, of_k, of_v, at, sequences, table, ref more @ ..] = node.operands[..] else { return None };
+                let sinks = match *more {
+                    [] => None,
+                    [sinks] => Some(self.input(sinks).filter(|i| self.inputs[*i].format == DType::F32)?),
+                    _ => return None,
+                };
                 let ordered = node.in_place.is_none()
                     && [of_q, of_k, of_v] == [q_node, k_node, v_node].map(Operand::Node)
                     && at == Operand::Input(positions)
                     && node.output == self.inputs[q];
                 let (sequences, table) = (self.input(sequences)?, self.input(table)?);
-                let attention = Some(FusedAttention { sequences, table, scale: scale.get(), window });
+                let (scale, cap) = (scale.get(), cap.map(F32::get));
+                let attention = Some(FusedAttention { sequences, table, scale, window, cap, sinks });
                 ordered.then_some(CacheUpdate { attention, ..update })
             }
             _ => None,

@@ -53,7 +53,8 @@ pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::{note, take_notes};
 pub use open::{DeviceKind, OpenOptions};
 pub use operation::{
-    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, Reduction, RopeStyle,
+    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, OptimizerRule, Recurrence,
+    Reduction, RopeStyle,
 };
 pub use policy::{Policy, Preference};
 pub use reference::{Reference, ReferenceBackend};

@@ -181,6 +181,22 @@ pub enum RopeStyle {
     HalfSplit,
 }
 
+/// What a linear recurrence adds to its state, and which key head serves a value head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Recurrence {
+    /// Whether it adds what the state lacks of the values (the delta rule), instead of the values.
+    pub delta: bool,
+    /// Of g key heads and h value heads, value head i uses key head i % g if true, i / (h / g) otherwise.
+    pub tiled: bool,
+}
+
+impl Recurrence {
+    /// The key head of value head `i`.
+    pub const fn key_head(self, i: usize, heads: usize, key_heads: usize) -> usize {
+        if self.tiled { i % key_heads } else { i / (heads / key_heads) }
+    }
+}
+
 /// The least precision of the products in attention. A kernel may be more precise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AttentionPrecision {
@@ -199,6 +215,30 @@ pub enum ElementLoss {
     Squared,
     /// Binary cross-entropy of a logit.
     BinaryCrossEntropy,
+}
+
+/// How an optimizer changes a parameter p by its gradient g and its moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OptimizerRule {
+    /// m ← momentum·m + g, p ← p − rate·m; with Nesterov's momentum p ← p − rate·(g + momentum·m). Without momentum
+    /// there is no m.
+    Sgd {
+        /// The momentum.
+        momentum: F32,
+        /// Whether it is Nesterov's.
+        nesterov: bool,
+    },
+    /// m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g², p ← p − rate · m̂ / (√v̂ + ε) with m̂ and v̂ the moments divided by
+    /// 1 − βᵗ (Kingma and Ba, 2014, arXiv:1412.6980).
+    Adam {
+        /// β₁ and β₂.
+        betas: [F32; 2],
+        /// ε.
+        eps: F32,
+        /// Whether the decay is rate·decay·p, apart from the moments (AdamW: Loshchilov and Hutter, 2017,
+        /// arXiv:1711.05101); otherwise decay·p is added to the gradient.
+        decoupled: bool,
+    },
 }
 
 /// An operation on tensors with its attributes. Its operands and result are in the [`KernelSpec`](crate::KernelSpec)
@@ -379,6 +419,14 @@ pub enum Operation {
     },
     /// Rows written to the cache of keys or values.
     KvAppend,
+    /// The last inputs of sequences written to the state of a convolution.
+    ConvState,
+    /// Causal convolution of each channel along the tokens of sequences.
+    CausalConv,
+    /// The state of a linear recurrence after the tokens of sequences.
+    RecurrentState(Recurrence),
+    /// The results of a linear recurrence for the tokens of sequences.
+    Recurrence(Recurrence),
     /// Attention over a paged cache.
     Attention {
         /// Factor of the scores.
@@ -396,6 +444,15 @@ pub enum Operation {
     Loss(ElementLoss),
     /// The cross-entropy of each row of logits.
     CrossEntropy,
+    /// One step of an optimizer, in place.
+    OptimizerStep {
+        /// How a parameter follows its gradient.
+        rule: OptimizerRule,
+        /// The weight decay.
+        decay: F32,
+        /// How many of the parameters, from the first, decay.
+        decayed: u32,
+    },
     /// A launch that occurs in no graph, such as one that measures a ceiling; its name in profiles.
     Probe(&'static str),
 }
@@ -445,6 +502,11 @@ impl Operation {
             Operation::Repack => "repack",
             Operation::Rope { .. } => "rope",
             Operation::KvAppend => "kv_append",
+            Operation::OptimizerStep { .. } => "optimizer_step",
+            Operation::ConvState => "conv_state",
+            Operation::CausalConv => "causal_conv",
+            Operation::RecurrentState(_) => "recurrent_state",
+            Operation::Recurrence(_) => "recurrence",
             Operation::Attention { .. } => "attention",
             Operation::Sample => "sample",
             Operation::Loss(ElementLoss::Squared) => "mse_loss",

@@ -268,6 +268,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
+        | Operation::OptimizerStep { .. }
         | Operation::Random { .. }
         | Operation::CopyView { .. }
         | Operation::Concat { .. }
@@ -281,6 +282,10 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::ArgSort { .. }
         | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
+        | Operation::ConvState
+        | Operation::CausalConv
+        | Operation::RecurrentState(_)
+        | Operation::Recurrence(_)
         | Operation::Loss(_)
         | Operation::CrossEntropy
         | Operation::Probe(_) => &[],

@@ -148,6 +148,9 @@ impl Shape {
             width: self.width,
             ffn: self.ffn,
             heads: self.heads,
+            recurrent: None,
+            recurs: vec![false; self.layers],
+            attends: vec![true; self.layers],
             kv_heads: self.kv_heads,
             head_dim,
             vocab: self.vocab,
@@ -294,6 +297,10 @@ impl<'a> RandomWeights<'a> {
 impl Weights for RandomWeights<'_> {
     fn executor(&self) -> &Executor {
         self.executor
+    }
+
+    fn small(&self, name: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
+        Ok(self.vector(name, rows * row_len)?.reshape(&[rows, row_len])?)
     }
 
     fn expert_vectors(&self, _name: &str, _experts: usize, _len: usize) -> Result<Option<Tensor>> {

@@ -1,7 +1,7 @@
 //! A running model: its KV cache and the compiled plans of its step.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,11 +32,21 @@ pub struct SessionOptions {
     /// Blocks of [`BLOCK_SIZE`] positions in the KV cache, which the sequences share. `None`: enough for all to reach
     /// the context length.
     pub blocks: Option<usize>,
+    /// States of recurrent layers that are kept for sequences with the same start.
+    pub saved_states: usize,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: 4096, batch: 512, sequences: 1, kv: None, device_sampling: None, blocks: None }
+        SessionOptions {
+            context: 4096,
+            batch: 512,
+            sequences: 1,
+            kv: None,
+            device_sampling: None,
+            blocks: None,
+            saved_states: 0,
+        }
     }
 }
 
@@ -89,12 +99,14 @@ struct Scratch {
     input: Vec<(usize, u32)>,
     /// Indices of the input tokens that get an output, in ascending order.
     wanted: Vec<usize>,
-    /// Per sequence its previous length and the number of tokens added.
-    growth: Vec<(usize, usize)>,
+    growth: Vec<Growth>,
     ids: Vec<u32>,
     positions: Vec<u32>,
     sequences: Vec<u32>,
     slots: Vec<u32>,
+    /// The step's tokens by sequence, for models with states: the list of runs and the run of each token.
+    runs: Vec<u32>,
+    token_runs: Vec<u32>,
     rows: Vec<u32>,
     table: Vec<u32>,
     /// Buffer of logits or hidden states, of which the first `filled` belong to the last call.
@@ -104,6 +116,17 @@ struct Scratch {
     numbers: Vec<f32>,
     words: Vec<u32>,
     chosen: Vec<u32>,
+}
+
+/// How a sequence grows in a run.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    /// Its tokens before.
+    len: usize,
+    /// Those of which keys, values and states exist; the others are computed again.
+    computed: usize,
+    /// The tokens computed in this run.
+    added: usize,
 }
 
 /// The output of a run. Tokens are sampled with the settings of each output in turn; the last ones serve all further
@@ -151,7 +174,9 @@ impl Session {
         if let Some(blocks) = options.blocks {
             check("blocks", blocks, 1 << 27)?;
         }
-        let cache = KvCache::new(executor, &decoder.config, options.sequences, options.context, kv, options.blocks)?;
+        let saved = options.saved_states;
+        let sizes = (options.sequences, options.context, options.blocks, saved);
+        let cache = KvCache::new(executor, &decoder.config, sizes, kv)?;
         // Reports weights that do not fit together here, not at the first step.
         let one = Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None };
         decoder.graph(executor, &cache, one)?;
@@ -176,12 +201,12 @@ impl Session {
 
     /// The number of cached tokens of a sequence.
     pub fn len(&self, sequence: usize) -> usize {
-        if sequence < self.cache.max_sequences() { self.cache.len(sequence) } else { 0 }
+        self.tokens(sequence).len()
     }
 
     /// Whether no sequence has cached tokens.
     pub fn is_empty(&self) -> bool {
-        (0..self.cache.max_sequences()).all(|s| self.cache.len(s) == 0)
+        self.cached.iter().all(Vec::is_empty)
     }
 
     /// The context length of a sequence.
@@ -230,6 +255,9 @@ impl Session {
     }
 
     /// Truncates a sequence to its first `len` tokens.
+    ///
+    /// Models with states keep those of the last two steps. Tokens of which no state is left are computed again with
+    /// the next ones.
     pub fn truncate(&mut self, sequence: usize, len: usize) {
         if let Some(cached) = self.cached.get_mut(sequence) {
             cached.truncate(len);
@@ -243,6 +271,9 @@ impl Session {
         let Some(cached) = self.cached.get(sequence) else { return 0 };
         let alike = cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let n = alike.min(tokens.len().saturating_sub(1));
+        self.truncate(sequence, n);
+        // What would be computed again counts as new.
+        let n = n.min(self.cache.len(sequence));
         self.truncate(sequence, n);
         n
     }
@@ -318,6 +349,12 @@ impl Session {
         if let Some(tokens) = self.cached.get(sequence).and_then(|cached| cached.get(range)) {
             self.cache.publish(sequence, index, hash, tokens);
         }
+    }
+
+    /// Saves the states of a sequence, whose tokens are whole blocks, under the hash of the last; see
+    /// [`KvCache::save_state`].
+    pub(crate) fn save_state(&mut self, sequence: usize, hash: u128) {
+        self.cache.save_state(sequence, hash);
     }
 
     /// Starts a sequence with the prefix of `tokens` that other sequences computed.
@@ -423,9 +460,13 @@ impl Session {
 
     /// Truncates the sequences to their state before the last run. A lost device is reported by the next run.
     fn restore(&mut self) {
-        for (sequence, (before, _)) in self.scratch.growth.iter().enumerate() {
-            self.cache.truncate(sequence, *before);
-            self.cached[sequence].truncate(*before);
+        for (sequence, growth) in self.scratch.growth.iter().enumerate() {
+            if self.cache.has_states() && growth.added > 0 {
+                // A step that failed may have written the states before it, too: slots are used again.
+                self.cache.truncate(sequence, 0);
+            }
+            self.cache.truncate(sequence, growth.computed);
+            self.cached[sequence].truncate(growth.len);
         }
         let _ = self.cache.clear_errors();
     }
@@ -446,6 +487,7 @@ impl Session {
     fn run(&mut self, output: Output<'_>) -> Result<()> {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
+        self.add_lost();
         self.check()?;
         let (count, batch) = (self.scratch.input.len(), self.options.batch);
         for start in (0..count).step_by(batch) {
@@ -468,6 +510,27 @@ impl Session {
         Ok(())
     }
 
+    /// Puts tokens whose state is lost before the input tokens of their sequences.
+    fn add_lost(&mut self) {
+        let lost = |s: usize| self.cached.get(s).is_some_and(|cached| self.cache.len(s) < cached.len());
+        if !self.cache.has_states() || !self.scratch.input.iter().any(|(sequence, _)| lost(*sequence)) {
+            return;
+        }
+        let s = &mut self.scratch;
+        let (given, wanted) = (std::mem::take(&mut s.input), std::mem::take(&mut s.wanted));
+        let (mut done, mut wanted) = (HashSet::new(), wanted.into_iter().peekable());
+        for (at, (sequence, token)) in given.into_iter().enumerate() {
+            if lost(sequence) && done.insert(sequence) {
+                let tokens = self.cached[sequence][self.cache.len(sequence)..].iter();
+                s.input.extend(tokens.map(|token| (sequence, *token)));
+            }
+            if wanted.next_if_eq(&at).is_some() {
+                s.wanted.push(s.input.len());
+            }
+            s.input.push((sequence, token));
+        }
+    }
+
     /// Checks the input tokens and counts how the sequences grow.
     fn check(&mut self) -> Result<()> {
         if self.decoder.config.bidirectional {
@@ -476,9 +539,10 @@ impl Session {
         let (sequences, vocab, context) = (self.cache.max_sequences(), self.vocab(), self.context());
         let growth = &mut self.scratch.growth;
         growth.clear();
-        growth.extend((0..sequences).map(|s| (self.cache.len(s), 0)));
+        let now = |s: usize| Growth { len: self.cached[s].len(), computed: self.cache.len(s), added: 0 };
+        growth.extend((0..sequences).map(now));
         for (sequence, token) in &self.scratch.input {
-            let Some((before, added)) = growth.get_mut(*sequence) else {
+            let Some(growth) = growth.get_mut(*sequence) else {
                 let reason = format!("{sequence} does not exist; there are {sequences}, counted from 0");
                 return Err(LlmError::Option { option: "sequence", reason });
             };
@@ -486,8 +550,8 @@ impl Session {
                 let reason = format!("must be below {vocab}, the size of the vocabulary, but one is {token}");
                 return Err(LlmError::Option { option: "tokens", reason });
             }
-            *added += 1;
-            if *before + *added > context {
+            growth.added += 1;
+            if growth.computed + growth.added > context {
                 return Err(LlmError::ContextFull { context });
             }
         }
@@ -500,6 +564,13 @@ impl Session {
         let requested = wanted.len();
         let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(requested));
         let s = &mut self.scratch;
+        if self.cache.has_states() {
+            // Layers with states take the tokens of a sequence as one run.
+            let order = by_sequence(&mut s.input[range.clone()]);
+            for at in &mut s.wanted[wanted.clone()] {
+                *at = range.start + order[*at - range.start];
+            }
+        }
         let input = &s.input[range.clone()];
         for list in [&mut s.ids, &mut s.positions, &mut s.sequences, &mut s.slots, &mut s.rows] {
             list.clear();
@@ -509,7 +580,19 @@ impl Session {
             s.sequences.push(*sequence as u32);
             s.positions.push(self.cache.len(*sequence) as u32);
             s.slots.push(self.cache.append(*sequence)?);
-            self.cached[*sequence].push(*token);
+            // Tokens that are computed again are there already.
+            if self.cached[*sequence].len() < self.cache.len(*sequence) {
+                self.cached[*sequence].push(*token);
+            }
+        }
+        s.runs.clear();
+        s.token_runs.clear();
+        let mut first = 0;
+        for run in input.chunk_by(|(a, _), (b, _)| a == b) {
+            let Some([from, to]) = self.cache.step_state(run[0].0) else { break };
+            s.token_runs.extend(run.iter().map(|_| (s.runs.len() / 4) as u32));
+            s.runs.extend([first as u32, run.len() as u32, from, to]);
+            first += run.len();
         }
         s.rows.extend(s.wanted[wanted.clone()].iter().map(|at| (at - range.start) as u32));
         self.cache.write_table(&mut s.table);
@@ -542,6 +625,11 @@ impl Session {
         if !full {
             plan.set_extent("tokens", input.len())?;
         }
+        if !s.runs.is_empty() {
+            plan.write("runs", &s.runs)?;
+            plan.write("token_runs", &s.token_runs)?;
+            plan.set_extent("runs", s.runs.len() / 4)?;
+        }
         plan.set_extent("outputs", requested)?;
         if let (true, Output::Tokens(configs) | Output::Both(configs)) = (results.has_tokens(), output) {
             s.numbers.clear();
@@ -572,22 +660,35 @@ impl Session {
     }
 }
 
+/// Sorts tokens by sequence, those of each in their order. Returns the new place of each.
+fn by_sequence(input: &mut [(usize, u32)]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..input.len()).collect();
+    order.sort_by_key(|at| input[*at].0);
+    let sorted: Vec<(usize, u32)> = order.iter().map(|at| input[*at]).collect();
+    input.copy_from_slice(&sorted);
+    let mut places = vec![0; order.len()];
+    order.into_iter().enumerate().for_each(|(place, at)| places[at] = place);
+    places
+}
+
 /// Why the device found no token.
 pub(crate) const NO_TOKEN: &str = "one logit is NaN or infinite, or none is above negative infinity";
 
 /// The sequences and positions of the tokens to sample: those after the input tokens `wanted`.
 fn output_positions<'a>(
-    growth: &[(usize, usize)],
+    growth: &[Growth],
     input: &'a [(usize, u32)],
     wanted: &'a [usize],
 ) -> impl Iterator<Item = (usize, u64)> + use<'a> {
-    let mut next: Vec<u64> = growth.iter().map(|(before, _)| *before as u64).collect();
-    let mut wanted = wanted.iter().copied().peekable();
-    input.iter().enumerate().filter_map(move |(at, (sequence, _))| {
-        let position = next.get_mut(*sequence)?;
-        *position += 1;
-        wanted.next_if_eq(&at).map(|_| (*sequence, *position))
-    })
+    let mut next: Vec<u64> = growth.iter().map(|growth| growth.computed as u64).collect();
+    let position = |(sequence, _): &(usize, u32)| {
+        next.get_mut(*sequence).map_or(0, |position| {
+            *position += 1;
+            *position
+        })
+    };
+    let positions: Vec<u64> = input.iter().map(position).collect();
+    wanted.iter().filter_map(move |at| Some((input.get(*at)?.0, *positions.get(*at)?)))
 }
 
 /// Whether the device has a native kernel for sampling.

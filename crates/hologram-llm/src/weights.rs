@@ -33,6 +33,9 @@ pub(crate) trait Weights {
     /// A vector in `f32`.
     fn vector(&self, name: &str, len: usize) -> Result<Tensor>;
 
+    /// A small matrix in `f32`. Files may have a dimension of 1 between its two.
+    fn small(&self, name: &str, shape: [usize; 2]) -> Result<Tensor>;
+
     /// Vectors of `experts` experts in `f32`, `[experts, len]`; `None` where they are missing.
     fn expert_vectors(&self, name: &str, experts: usize, len: usize) -> Result<Option<Tensor>>;
 
@@ -225,6 +228,13 @@ impl Weights for FileWeights<'_> {
             return self.take(&tensor, DType::F32, &[len]);
         }
         Ok(Tensor::from_slice(self.executor, &[len], &tensor.to_f32()?)?)
+    }
+
+    fn small(&self, name: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
+        let between = self.file.tensor_opt(name).is_some_and(|t| t.shape() == [rows, 1, row_len]);
+        let tensor =
+            if between { self.checked(name, &[rows, 1, row_len])? } else { self.checked(name, &[rows, row_len])? };
+        Ok(Tensor::from_slice(self.executor, &[rows, row_len], &tensor.to_f32()?)?)
     }
 
     fn expert_vectors(&self, name: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {

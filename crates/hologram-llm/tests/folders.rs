@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 52] = [
+const MODELS: [(&str, &str, f64); 62] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -67,6 +67,16 @@ const MODELS: [(&str, &str, f64); 52] = [
     ("glm4-moe", "model.gguf", 1e-5),
     ("granite-moe", "", 1e-5),
     ("granite-moe", "model.gguf", 1e-5),
+    ("lfm2", "", 1e-5),
+    ("lfm2", "model.gguf", 1e-5),
+    ("lfm2-moe", "", 1e-5),
+    ("lfm2-moe", "model.gguf", 1e-5),
+    ("qwen3-5", "", 1e-5),
+    ("qwen3-5", "model.gguf", 1e-5),
+    ("qwen3-5-moe", "", 1e-5),
+    ("qwen3-5-moe", "model.gguf", 1e-5),
+    ("qwen3-next", "", 1e-5),
+    ("qwen3-next", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -300,6 +310,32 @@ fn other_ways_to_hold_the_same_weights() {
     });
     copy.write(&unpacked.collect::<Vec<_>>(), 0);
     agrees(&executor, "bitnet-packed", &copy.0, 1e-5, None);
+}
+
+/// A model of text and images, with layers that predict further tokens: its text part is run.
+#[test]
+fn the_text_part_of_a_larger_model() {
+    let copy = Copy::of("qwen3-5");
+    let mut tensors = copy.tensors();
+    for (name, ..) in &mut tensors {
+        *name = name.replacen("model.", "model.language_model.", 1);
+    }
+    for name in ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"] {
+        tensors.push((name.into(), "F16", vec![2, 2], vec![0; 8]));
+    }
+    copy.write(&tensors, 0);
+    copy.config(|c| {
+        let mut text = c.take();
+        text.as_object_mut().unwrap().remove("architectures");
+        let classes = ["Qwen3_5ForConditionalGeneration"];
+        *c = json!({ "architectures": classes, "model_type": "qwen3_5", "text_config": text, "vision_config": {} });
+    });
+    agrees(&Executor::open("cpu", Some(2)).unwrap(), "qwen3-5", &copy.0, 1e-5, None);
+    // A part that is not known is not skipped.
+    tensors.push(("model.audio.proj.weight".into(), "F16", vec![2, 2], vec![0; 8]));
+    copy.write(&tensors, 0);
+    let error = Model::load_on(&copy.0, &Executor::open("cpu", Some(1)).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("model.audio"), "{error}");
 }
 
 /// 8-bit caches: the same continuation where the margin is large, and logits within the precision of 8 bits.

@@ -51,7 +51,7 @@ pub(super) fn evaluate(
                 leaf.map(|(_, value)| value.clone())
                     .ok_or_else(|| CoreError::Graph(format!("leaf {i} has no value")))?
             }
-            Source::View(of) => {
+            Source::View(of, _) => {
                 if node.layout.is_some() {
                     return Err(CoreError::Graph(format!("value {i} of a group is not row-major")));
                 }
@@ -107,8 +107,13 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
-        (Operation::Attention { scale, window, cap: None, .. }, [q, k, v, positions, sequences, table]) => {
-            attended((scale.get().into(), window), [q, k, v], [positions, sequences, table])?
+        // Of more inputs only sinks are known: first positions come with exact operands alone.
+        (Operation::Attention { scale, window, cap, .. }, [q, k, v, positions, sequences, table, sinks @ ..])
+            if sinks.iter().all(|s| s.tensor.format == DType::F32) =>
+        {
+            let cap = cap.map(|cap| cap.get().into());
+            let sinks = sinks.first().map(|s| &s.tensor);
+            attended((scale.get().into(), window, cap), [q, k, v], [positions, sequences, table], sinks)?
         }
         _ => return None,
     };
@@ -212,8 +217,14 @@ fn appended(cache: &Bounded, x: &Bounded, slots: &Bounded) -> Option<Vec<f64>> {
     Some(bounds)
 }
 
-/// A score that is off by δ puts its weight, and therefore the sum of all weights, off by a factor of up to e^δ.
-fn attended((scale, window): (f64, Option<u32>), [q, k, v]: [&Bounded; 3], indices: [&Bounded; 3]) -> Option<Vec<f64>> {
+/// A score that is off by δ puts its weight, and therefore the sum of all weights, off by a factor of up to e^δ. A cap
+/// moves scores no further apart.
+fn attended(
+    (scale, window, cap): (f64, Option<u32>, Option<f64>),
+    [q, k, v]: [&Bounded; 3],
+    indices: [&Bounded; 3],
+    sinks: Option<&HostTensor>,
+) -> Option<Vec<f64>> {
     let [positions, sequences, table] = indices.map(|i| &i.tensor);
     let ([_, heads, d], [_, kv_heads, block_size, _]) = (&q.tensor.shape[..], &k.tensor.shape[..]) else { return None };
     let (heads, d) = (*heads, *d);
@@ -236,11 +247,13 @@ fn attended((scale, window): (f64, Option<u32>), [q, k, v]: [&Bounded; 3], indic
                 score += of_q[e] * of_k[e];
                 bound += of_q[e].abs() * bounds_of_k[e] + bounds_of_q[e] * (of_k[e].abs() + bounds_of_k[e]);
             }
-            scores.push((at, score * scale));
+            let score = score * scale;
+            scores.push((at, cap.map_or(score, |cap| cap * (score / cap).tanh())));
             off = off.max(bound * scale.abs());
         }
-        let greatest = scores.iter().fold(f64::MIN, |a, (_, s)| a.max(*s));
-        let total: f64 = scores.iter().map(|(_, s)| (s - greatest).exp()).sum();
+        let sink = sinks.map(|sinks| sinks.values[row % heads]);
+        let greatest = scores.iter().map(|(_, s)| s).chain(&sink).fold(f64::MIN, |a, s| a.max(*s));
+        let total: f64 = scores.iter().map(|(_, s)| s).chain(&sink).map(|s| (s - greatest).exp()).sum();
         for e in 0..d {
             let terms = scores.iter().map(|(at, s)| {
                 let weight = (s - greatest).exp() / total;

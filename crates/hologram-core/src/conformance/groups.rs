@@ -105,6 +105,8 @@ struct Cache {
     /// Position of the first token. The other tokens follow it, or each is in a sequence of its own.
     first: usize,
     batched: bool,
+    /// Whether heads have sinks.
+    sinks: bool,
 }
 
 /// A graph under construction with the values of its leaves.
@@ -283,7 +285,10 @@ impl Cache {
         let k = d.graph.rope(k, positions, frequencies, self.style)?;
         let k = d.graph.kv_append(k_cache, k, slots)?;
         let v = d.graph.kv_append(v_cache, v, slots)?;
-        let Some(options) = self.attention else { return Ok(vec![q]) };
+        let Some(mut options) = self.attention else { return Ok(vec![q]) };
+        if self.sinks {
+            options.sinks = Some(d.leaf(CaseInput::normal(DType::F32, &[self.heads.0.into()]))?);
+        }
         let scale = 1.0 / (self.d as f32).sqrt();
         Ok(vec![d.graph.attention_with(q, k, v, positions, of, table, scale, options)?])
     }
@@ -531,7 +536,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
         for attention in [None, Some(AttentionPrecision::F32.into())] {
             let mut cache = |tokens, heads, d, first, batched| {
-                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched });
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched, sinks: false });
                 cases.push(GroupCase { tokens, kind });
             };
             cache((1, 1), (4, 1), 64, 0, false);
@@ -554,15 +559,20 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             window: Some(window),
             ..AttentionOptions::default()
         });
-        for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
-            let kind = Kind::Cache(Cache { attention, style: RopeStyle::HalfSplit, kv, heads, d, first, batched });
-            cases.push(GroupCase { tokens, kind });
+        // With the longer windows a cap and sinks as well.
+        for sinks in [false, true].into_iter().filter(|sinks| !sinks || window > 100 || d == 128) {
+            let attention = attention.map(|options| AttentionOptions { cap: sinks.then_some(2.0), ..options });
+            for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
+                let style = RopeStyle::HalfSplit;
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched, sinks });
+                cases.push(GroupCase { tokens, kind });
+            }
         }
     }
     // Query heads of a key/value head that do not divide the rows of a kernel's workgroup, for several workgroups.
     let attention = Some(AttentionPrecision::F32.into());
     let (style, kv) = (RopeStyle::HalfSplit, Type::F16);
-    let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false };
+    let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false, sinks: false };
     cases.push(GroupCase { tokens: (130, 127), kind: Kind::Cache(cache) });
     let attention = Some(AttentionPrecision::BF16.into());
     let cache = Cache {
@@ -573,6 +583,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         d: 128,
         first: 17,
         batched: false,
+        sinks: false,
     };
     cases.push(GroupCase { tokens: (96, 70), kind: Kind::Cache(cache) });
     cases

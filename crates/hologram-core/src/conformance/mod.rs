@@ -4,11 +4,13 @@
 mod bounded;
 mod chain;
 mod data;
+mod gradients;
 mod groups;
 mod run;
 mod view;
 
 pub use chain::chain;
+pub use gradients::check_gradients;
 pub use run::{CaseOutput, CaseResult, op_names, run, run_case, run_native, run_op};
 pub use view::View;
 
@@ -183,9 +185,10 @@ macro_rules! conformance_suite {
             elementwise cast fill
             concat pad arange random_uniform random_normal
             gather repack rms_norm quantize matmul expert_matmul expert_sum batch_matmul rope kv_append attention
+            conv_state causal_conv recurrent_state recurrence
             copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
             softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add
-            cumsum chunk_sums layer_norm mse_loss bce_with_logits cross_entropy conv2d
+            cumsum chunk_sums layer_norm mse_loss bce_with_logits cross_entropy conv2d optimizer_step
             groups
         );
     };
@@ -196,11 +199,15 @@ macro_rules! conformance_suite {
         mod conformance {
             use super::*;
 
-            fn check(test: &'static str) {
+            fn executor() -> &'static $crate::Executor {
                 static EXECUTOR: std::sync::LazyLock<$crate::Executor> = std::sync::LazyLock::new(|| $executor);
+                &EXECUTOR
+            }
+
+            fn check(test: &'static str) {
                 let mut results = Vec::new();
                 for op in $crate::conformance::operations_of(test) {
-                    let of_op = $crate::conformance::run_op(&EXECUTOR, op, $max_work);
+                    let of_op = $crate::conformance::run_op(executor(), op, $max_work);
                     assert!(!of_op.is_empty(), "{op} has no cases");
                     results.extend(of_op);
                 }
@@ -209,6 +216,7 @@ macro_rules! conformance_suite {
             }
 
             $($crate::conformance_suite!(@test $attributes $op);)*
+            $crate::conformance_suite!(@gradients $attributes);
 
             #[test]
             fn every_operation_is_tested() {
@@ -218,6 +226,14 @@ macro_rules! conformance_suite {
                     assert!(tested.contains(&case.op.name()), "{} has cases but no test", case.op.name());
                 }
             }
+        }
+    };
+    (@gradients [$(#[$attribute:meta])*]) => {
+        #[test]
+        $(#[$attribute])*
+        fn gradients() {
+            let (cases, failures) = $crate::conformance::check_gradients(Some(executor()));
+            assert!(failures.is_empty(), "{} of {cases} gradients fail:\n{}", failures.len(), failures.join("\n"));
         }
     };
     (@test [$(#[$attribute:meta])*] $op:ident) => {

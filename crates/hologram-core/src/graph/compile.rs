@@ -294,7 +294,7 @@ impl Graph {
                 Source::Input { name } => {
                     (Memory::Step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset))
                 }
-                Source::Op { .. } | Source::View(_) => match own.iter().position(|id| *id == storage) {
+                Source::Op { .. } | Source::View(..) => match own.iter().position(|id| *id == storage) {
                     Some(number) => (Memory::Own(number), 0),
                     None => (Memory::Arena, offsets[storage.0 as usize]),
                 },

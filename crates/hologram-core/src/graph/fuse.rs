@@ -50,7 +50,7 @@ impl Graph {
                 });
             }
             op.elementwise().is_some()
-                && inputs.iter().all(|i| self.nodes[i.0 as usize].state.is_none())
+                && inputs.iter().all(|i| self.state_of(*i).is_none())
                 && !self.is_output(id)
                 && matches!(users.get(&id).map(Vec::as_slice), Some([user])
                     if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.operation() == Operation::Cast && of_product(inputs)))
@@ -121,7 +121,7 @@ impl Graph {
             }
             match &node.source {
                 Source::Op { inputs, .. } => inputs.iter().for_each(|input| live[input.0 as usize] = true),
-                Source::View(of) => live[of.0 as usize] = true,
+                Source::View(of, _) => live[of.0 as usize] = true,
                 Source::Input { .. } | Source::Tensor(_) => {}
             }
         }

@@ -94,12 +94,12 @@ impl Graph {
             let given = |user: usize, operands: &[usize]| {
                 operands.iter().all(|i| steps[user].inputs.get(*i).is_some_and(|id| self.is_given(*id)))
             };
-            let attended = matches!(op(4), Some(Operation::Attention { cap: None, .. }))
-                && steps[4].inputs.len() == 6
+            let attended = matches!(op(4), Some(Operation::Attention { .. }))
+                && steps[4].inputs.len() >= 6
                 && (reads(4, 0) || reads(4, 1))
                 && [2, 3].iter().all(|append| reads(4, *append) && given(*append, &[0, 2]))
                 && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
-                && given(4, &[3, 4, 5]);
+                && (3..steps[4].inputs.len()).all(|i| given(4, &[i]));
             return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
         }
         if matches!(op(0), Some(Operation::SortBlocks { .. })) {

@@ -2,6 +2,7 @@
 
 mod compile;
 mod fuse;
+mod gradients;
 mod groups;
 mod memory;
 mod plan;
@@ -14,9 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use compile::CompileOptions;
 pub(crate) use compile::{Compiled, Memory, Sharing};
+pub use gradients::Vjp;
+pub(crate) use gradients::no_derivative;
 pub(crate) use plan::OutputSlot;
 pub use plan::{Event, Plan};
+use view::Place;
 pub(crate) use view::VIEW_ALIGN;
+use view::ViewStep;
 
 use hologram_backends::DType;
 
@@ -79,8 +84,8 @@ pub(crate) enum Source {
     Tensor(Tensor),
     /// An operation.
     Op { op: SharedOp, inputs: Vec<NodeId> },
-    /// Another node's memory, with another shape or in another order.
-    View(NodeId),
+    /// Another node's memory, with another shape or in another order; and how that follows from a value over it.
+    View(NodeId, ViewStep),
 }
 
 impl Default for Graph {
@@ -205,8 +210,9 @@ impl Graph {
         let mut types = Vec::with_capacity(inputs.len());
         for id in inputs {
             let node = self.operand(name, *id)?;
-            if let Some(state) = node.state
-                && self.newest[state] != *id
+            let storage = self.storage(*id);
+            if let Some(state) = self.nodes[storage.0 as usize].state
+                && self.newest[state] != storage
             {
                 return Err(CoreError::Graph(format!(
                     "{name} reads an older version of a state that a later operation has overwritten"
@@ -229,7 +235,7 @@ impl Graph {
             },
         };
         if let (Some(at), Some(state)) = (op.in_place(), state) {
-            let again = |(i, id): (usize, &NodeId)| i != at && self.nodes[id.0 as usize].state == Some(state);
+            let again = |(i, id): (usize, &NodeId)| i != at && self.state_of(*id) == Some(state);
             if let Some(i) = inputs.iter().enumerate().position(again) {
                 return Err(CoreError::Graph(format!(
                     "{name} updates its operand {at}, a state, in place, and reads it as operand {i} too; copy it first (Graph::copy)"
@@ -272,6 +278,18 @@ impl Graph {
             && matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. })
     }
 
+    /// Whether a value is computed, in row-major order in memory that no other value of the graph's outputs has.
+    pub(crate) fn fills_its_memory(&self, value: NodeId) -> bool {
+        if !self.is_computed(value) {
+            return false;
+        }
+        let storage = self.storage(value);
+        let taken = self.outputs.iter().any(|(_, output)| self.storage(*output) == storage);
+        let whole = self.sizes(&self.ty(value).shape).iter().product::<usize>()
+            == self.sizes(&self.ty(storage).shape).iter().product::<usize>();
+        !taken && whole && matches!(self.place(value), Place::Dense(0))
+    }
+
     /// Whether the host writes something before a run.
     pub(crate) fn has_inputs(&self) -> bool {
         !self.extents.is_empty() || self.nodes.iter().any(|node| matches!(node.source, Source::Input { .. }))
@@ -291,6 +309,11 @@ impl Graph {
     /// When the graph has no such value.
     pub fn type_of(&self, id: NodeId) -> Result<&TensorType> {
         Ok(&self.operand("type_of", id)?.ty)
+    }
+
+    /// The state that a value, or the storage of a view, is a version of.
+    pub(crate) fn state_of(&self, id: NodeId) -> Option<usize> {
+        self.nodes[self.storage(id).0 as usize].state
     }
 
     /// The type of a value of this graph.

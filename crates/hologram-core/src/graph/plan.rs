@@ -37,7 +37,7 @@ pub struct Plan {
 }
 
 /// A point in a device's queue, after the kernels of a run.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Event {
     pub(crate) executor: Executor,
     pub(crate) event: hologram_backends::Event,

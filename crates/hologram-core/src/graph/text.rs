@@ -16,7 +16,7 @@ impl fmt::Display for Graph {
                 Source::Input { name } => write!(f, "input {name}")?,
                 Source::Tensor(_) if node.state.is_some() => write!(f, "state")?,
                 Source::Tensor(_) => write!(f, "tensor")?,
-                Source::View(of) => write!(f, "view of %{}", of.0)?,
+                Source::View(of, _) => write!(f, "view of %{}", of.0)?,
                 Source::Op { op, inputs } => {
                     write!(f, "{op:?}")?;
                     for (j, input) in inputs.iter().enumerate() {

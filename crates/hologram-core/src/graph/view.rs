@@ -15,6 +15,27 @@ use crate::tensor::{Dim, TensorType};
 /// Alignment in bytes of the memory that operations other than elementwise ones read.
 pub(crate) const VIEW_ALIGN: usize = 64;
 
+/// How a view was made, and of which value. Gradients go this way back.
+#[derive(Clone, Debug)]
+pub(crate) struct ViewStep {
+    pub of: NodeId,
+    pub kind: ViewKind,
+}
+
+/// What a view is.
+#[derive(Clone, Debug)]
+pub(crate) enum ViewKind {
+    Reshape,
+    Permute(Vec<usize>),
+    /// The dimension, and the first index.
+    Slice(usize, usize),
+    Broadcast,
+    /// The value itself, through which no gradient passes.
+    Detached,
+    /// The value itself, whose gradient is that of another value.
+    StraightThrough(NodeId),
+}
+
 /// How a value lies in the memory of its storage.
 pub(crate) enum Place<'a> {
     /// Row-major, at this offset in bytes.
@@ -29,7 +50,7 @@ impl Graph {
     ///
     /// # Errors
     /// When the number of elements differs, the first dimension is an extent of only one of the shapes, the format is
-    /// not plain, or the value is a state.
+    /// not plain, or the value is an updated state.
     pub fn reshape(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
         let from = self.viewed("reshape", x)?;
         let split = |shape: &[Dim]| {
@@ -49,7 +70,7 @@ impl Graph {
             });
         }
         let Some(layout) = self.nodes[x.0 as usize].layout.clone() else {
-            return self.push_view(x, to, None);
+            return self.push_view(x, ViewKind::Reshape, to, None);
         };
         // An extent stays the first dimension and keeps its stride.
         let extent = matches!(from.shape.first(), Some(Dim::Extent(_)));
@@ -64,11 +85,11 @@ impl Graph {
         match reshaped {
             Some(inner) => {
                 let strides = first.into_iter().chain(inner.strides).collect();
-                self.push_view(x, to, Some(Layout { offset: inner.offset, strides }))
+                self.push_view(x, ViewKind::Reshape, to, Some(Layout { offset: inner.offset, strides }))
             }
             None => {
                 let dense = self.contiguous(x)?;
-                self.push_view(dense, to, None)
+                self.push_view(dense, ViewKind::Reshape, to, None)
             }
         }
     }
@@ -76,9 +97,9 @@ impl Graph {
     /// Indices `start..end` of a dimension, as a view. The dimension must not be a run-time extent.
     ///
     /// # Errors
-    /// When the range is not in the dimension, the format is not plain, or the value is a state.
+    /// When the range is not in the dimension, the format is not plain, or the value is an updated state.
     pub fn slice(&mut self, x: NodeId, dim: usize, start: usize, end: usize) -> Result<NodeId> {
-        self.view("slice", x, |ty, sizes, layout| {
+        self.view("slice", x, ViewKind::Slice(dim, start), |ty, sizes, layout| {
             if matches!(ty.shape.get(dim), Some(Dim::Extent(_))) {
                 return Err("a run-time extent cannot be sliced".into());
             }
@@ -93,9 +114,9 @@ impl Graph {
     ///
     /// # Errors
     /// When `order` does not name each dimension once, a run-time extent would not be the first, the format is not
-    /// plain, or the value is a state.
+    /// plain, or the value is an updated state.
     pub fn permute(&mut self, x: NodeId, order: &[usize]) -> Result<NodeId> {
-        self.view("permute", x, |ty, sizes, layout| {
+        self.view("permute", x, ViewKind::Permute(order.to_vec()), |ty, sizes, layout| {
             let (_, layout) = layout.permute(sizes, order)?;
             Ok((order.iter().map(|d| ty.shape[*d]).collect(), layout))
         })
@@ -125,10 +146,10 @@ impl Graph {
     /// A view of another shape in which dimensions of size 1, and leading dimensions that `x` lacks, repeat.
     ///
     /// # Errors
-    /// When the shapes do not broadcast as in NumPy, the format is not plain, or the value is a state.
+    /// When the shapes do not broadcast as in NumPy, the format is not plain, or the value is an updated state.
     pub fn broadcast_to(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
         let to = self.sizes(shape);
-        self.view("broadcast_to", x, |ty, sizes, layout| {
+        self.view("broadcast_to", x, ViewKind::Broadcast, |ty, sizes, layout| {
             let extent = |(a, b): (&Dim, &Dim)| a != b && matches!((a, b), (Dim::Extent(_), _));
             if ty.shape.iter().rev().zip(shape.iter().rev()).any(extent) {
                 return Err("a run-time extent does not repeat".into());
@@ -156,6 +177,13 @@ impl Graph {
         }
     }
 
+    /// The same value as a view of its own kind.
+    pub(super) fn same(&mut self, op: &'static str, x: NodeId, kind: ViewKind) -> Result<NodeId> {
+        let ty = self.viewed(op, x)?;
+        let layout = self.nodes[x.0 as usize].layout.clone();
+        self.push_view(x, kind, ty, layout)
+    }
+
     /// Where a value's elements lie in its storage.
     pub(crate) fn place(&self, id: NodeId) -> Place<'_> {
         let node = &self.nodes[id.0 as usize];
@@ -175,7 +203,7 @@ impl Graph {
     /// The node whose memory a value lies in: its own, except for views.
     pub(crate) fn storage(&self, id: NodeId) -> NodeId {
         match self.nodes[id.0 as usize].source {
-            Source::View(of) => of,
+            Source::View(of, _) => of,
             _ => id,
         }
     }
@@ -184,6 +212,7 @@ impl Graph {
         &mut self,
         op: &'static str,
         x: NodeId,
+        kind: ViewKind,
         make: impl FnOnce(&TensorType, &[usize], &Layout) -> std::result::Result<(Vec<Dim>, Layout), String>,
     ) -> Result<NodeId> {
         let ty = self.viewed(op, x)?;
@@ -195,11 +224,11 @@ impl Graph {
             reason,
             operands: self.describe(&ty),
         })?;
-        self.push_view(x, TensorType::new(ty.format, shape), Some(layout))
+        self.push_view(x, kind, TensorType::new(ty.format, shape), Some(layout))
     }
 
-    fn push_view(&mut self, x: NodeId, ty: TensorType, layout: Option<Layout>) -> Result<NodeId> {
-        let id = self.push(Source::View(self.storage(x)), ty)?;
+    fn push_view(&mut self, x: NodeId, kind: ViewKind, ty: TensorType, layout: Option<Layout>) -> Result<NodeId> {
+        let id = self.push(Source::View(self.storage(x), ViewStep { of: x, kind }), ty)?;
         self.nodes[id.0 as usize].layout = layout;
         Ok(id)
     }
@@ -207,8 +236,8 @@ impl Graph {
     /// The type of a value, if views of it are possible.
     fn viewed(&self, op: &'static str, x: NodeId) -> Result<TensorType> {
         let node = self.operand(op, x)?;
-        let reason = if node.state.is_some() {
-            "a state keeps its shape"
+        let reason = if node.state.is_some() && !matches!(node.source, Source::Tensor(_)) {
+            "only a state's content before its updates has views"
         } else if !matches!(node.ty.format, DType::Plain(_)) {
             "only plain formats have views"
         } else {
@@ -222,7 +251,7 @@ impl Graph {
     }
 
     /// A shape's maximum sizes.
-    fn sizes(&self, shape: &[Dim]) -> Vec<usize> {
+    pub(super) fn sizes(&self, shape: &[Dim]) -> Vec<usize> {
         let size = |d: &Dim| match d {
             Dim::Fixed(n) => *n,
             Dim::Extent(e) => self.extents.get(*e as usize).map_or(0, |e| e.max),

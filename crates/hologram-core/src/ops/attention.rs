@@ -535,6 +535,7 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F32, F32, None, None, true, false),
         (DType::F32, F32, Some(40), None, false, true),
         (DType::Q8Planes, F32, None, Some(2.0), true, true),
+        (DType::F16, BF16, None, Some(2.0), true, true),
     ];
     for (format, precision, window, cap, has_firsts, has_sinks) in plain.into_iter().chain(more) {
         // The lower precision does not change the computation of few tokens.

@@ -10,7 +10,7 @@ use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -290,6 +290,69 @@ impl Op for BatchMatmul {
             finish(b, batch, row, column, sum);
         });
         k.finish((total * rows.max() * columns.max()).div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [mut a, b] = [call.inputs[0], call.inputs[1]];
+        let (of_a, of_b) = (g.shape_of(a).to_vec(), g.shape_of(b).to_vec());
+        let bias = self.bias.then(|| call.inputs[2]);
+        let residual = self.residual.then_some(call.grad);
+        let mut grad = call.grad;
+        if let Some(activation) = self.activation {
+            let op = BatchMatmul { activation: None, residual: false, ..*self };
+            let sums = g.apply(op, &call.inputs[..2 + usize::from(self.bias)])?;
+            let applied = match activation {
+                Activation::Relu => g.relu(sums)?,
+                Activation::Gelu => g.gelu(sums)?,
+                Activation::Silu => g.silu(sums)?,
+            };
+            grad = g.vjp_of(applied, grad)?;
+        }
+        let by_bias = match bias {
+            Some(bias) if call.wanted[2] => {
+                let wide = g.widened(grad)?;
+                let row = g.shape_of(bias).to_vec();
+                let sum = g.sum_to(wide, &row)?;
+                Some(g.cast_like(sum, bias)?)
+            }
+            _ => None,
+        };
+        // Matrices that share the right side are rows of one product.
+        let [ta, tb] = self.transpose;
+        if let (false, [first, .., k], [_, _], [.., m]) = (ta, of_a.as_slice(), of_b.as_slice(), g.shape_of(grad))
+            && of_a.len() > 2
+        {
+            let rows = of_a[1..of_a.len() - 1].iter().try_fold(1, |n, d| match d {
+                Dim::Fixed(d) => Some(n * d),
+                Dim::Extent(_) => None,
+            });
+            let m = *m;
+            if let (Dim::Fixed(n), Some(rows)) = (*first, rows) {
+                let rows = Dim::Fixed(n * rows);
+                (a, grad) = (g.reshape(a, &[rows, *k])?, g.reshape(grad, &[rows, m])?);
+            }
+        }
+        let product = |g: &mut Graph, a, b, transpose_a, transpose_b| {
+            g.batch_matmul(a, b, &MatmulOptions { transpose_a, transpose_b, ..MatmulOptions::default() })
+        };
+        let by_a = match (call.wanted[0], ta) {
+            (false, _) => None,
+            (true, false) => Some(product(g, grad, b, false, !tb)?),
+            (true, true) => Some(product(g, b, grad, tb, true)?),
+        };
+        let by_b = match (call.wanted[1], tb) {
+            (false, _) => None,
+            (true, false) => Some(product(g, a, grad, !ta, false)?),
+            (true, true) => Some(product(g, grad, a, true, ta)?),
+        };
+        let by_a = match by_a {
+            Some(by_a) if g.shape_of(by_a).len() < of_a.len() => Some(g.reshape(by_a, &of_a)?),
+            Some(by_a) => Some(g.sum_to(by_a, &of_a)?),
+            None => None,
+        };
+        let by_b = by_b.map(|by_b| g.sum_to(by_b, &of_b)).transpose()?;
+        let more = [self.bias.then_some(by_bias), self.residual.then_some(residual)];
+        Ok([by_a, by_b].into_iter().chain(more.into_iter().flatten()).collect())
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

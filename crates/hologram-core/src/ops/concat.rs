@@ -8,7 +8,7 @@ use super::{Kernel, Launchable, Op};
 use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::eager::Call;
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
@@ -106,6 +106,16 @@ impl Op for Concat {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let mut start = 0;
+        let part = |(input, wanted): (&NodeId, &bool)| {
+            let Some(Dim::Fixed(n)) = g.shape_of(*input).get(self.dim).copied() else { return Ok(None) };
+            start += n;
+            wanted.then(|| g.slice(call.grad, self.dim, start - n, start)).transpose()
+        };
+        call.inputs.iter().zip(call.wanted).map(part).collect()
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

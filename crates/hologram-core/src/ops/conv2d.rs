@@ -9,8 +9,8 @@ use super::tiles::{self, Side, THREADS, add_product, summed};
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
-use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::error::{CoreError, Result};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -68,6 +68,77 @@ impl Conv2d {
         let window = self.dilation[side].checked_mul(kernel.checked_sub(1)?)?.checked_add(1)?;
         padded.checked_sub(window)?.checked_div(self.stride[side]).map(|n| n + 1)
     }
+}
+
+impl Conv2d {
+    /// The gradient by the images: the gradient with zeros between its elements where windows are apart, convolved with
+    /// the mirrored kernels, whose channels of input and output change places within each group.
+    fn by_images(&self, g: &mut Graph, x: NodeId, kernel: NodeId, grad: NodeId) -> Result<NodeId> {
+        let [_, _, h, w] = sizes(g, x)?;
+        let [o, depth, kh, kw] = sizes(g, kernel)?;
+        let [_, _, rows, columns] = sizes(g, grad)?;
+        let images = g.shape_of(grad)[0];
+        let groups = self.groups.max(1);
+        let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+        let [s, t] = self.stride;
+        let mut spread = grad;
+        if [s, t] != [1, 1] {
+            let apart = [&[images][..], &dims(&[o, rows, 1, columns, 1])].concat();
+            spread = g.reshape(spread, &apart)?;
+            spread = g.pad(spread, &[(0, 0), (0, 0), (0, 0), (0, s - 1), (0, 0), (0, t - 1)], 0.0)?;
+            spread = g.reshape(spread, &[&[images][..], &dims(&[o, rows * s, columns * t])].concat())?;
+        }
+        for (side, size, kernel) in [(0, h, kh), (1, w, kw)] {
+            let before = (self.dilation[side] * (kernel - 1)) as isize - self.padding[side] as isize;
+            let after = (size + self.dilation[side] * (kernel - 1)) as isize - before;
+            spread = fit(g, spread, 2 + side, before, after)?;
+        }
+        let per = o / groups;
+        let turned = g.reshape(kernel, &dims(&[groups, per, depth, kh, kw]))?;
+        let turned = g.permute(turned, &[0, 2, 1, 3, 4])?;
+        let turned = g.reshape(turned, &dims(&[groups * depth, per, kh, kw]))?;
+        let turned = g.flip(turned, 2)?;
+        let turned = g.flip(turned, 3)?;
+        let options = Conv2dOptions { dilation: self.dilation, groups, ..Conv2dOptions::default() };
+        g.conv2d(spread, turned, &options)
+    }
+
+    /// The gradient by the kernels: per group, each channel of the images convolved with each channel of the gradient,
+    /// which sums over images as a convolution sums over channels. Strides and dilations change places.
+    fn by_kernels(&self, g: &mut Graph, x: NodeId, kernel: NodeId, grad: NodeId) -> Result<NodeId> {
+        let [n, _, h, w] = sizes(g, x)?;
+        let [_, depth, kh, kw] = sizes(g, kernel)?;
+        let groups = self.groups.max(1);
+        let dims = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+        let images = g.reshape(x, &dims(&[n, groups, depth, h, w]))?;
+        let images = g.permute(images, &[2, 1, 0, 3, 4])?;
+        let images = g.reshape(images, &dims(&[depth, groups * n, h, w]))?;
+        let kernels = g.permute(grad, &[1, 0, 2, 3])?;
+        let (stride, dilation, padding) = (self.dilation, self.stride, self.padding);
+        let sums = g.conv2d(images, kernels, &Conv2dOptions { stride, padding, dilation, groups, bias: None })?;
+        // Elements of images that no window reaches may give more than a kernel.
+        let sums = g.slice(sums, 2, 0, kh)?;
+        let sums = g.slice(sums, 3, 0, kw)?;
+        g.permute(sums, &[1, 0, 2, 3])
+    }
+}
+
+/// The four sizes of a value; those of a run-time extent count as its maximum only where they do not matter.
+fn sizes(g: &Graph, x: NodeId) -> Result<[usize; 4]> {
+    match *g.shape_of(x) {
+        [Dim::Fixed(a), Dim::Fixed(b), Dim::Fixed(c), Dim::Fixed(d)] => Ok([a, b, c, d]),
+        _ => Err(CoreError::Graph("the gradient of conv2d takes a fixed number of images".into())),
+    }
+}
+
+/// A dimension with `before` zeros before it, or without as many elements, that ends with element `end - 1`.
+fn fit(g: &mut Graph, x: NodeId, dim: usize, before: isize, end: isize) -> Result<NodeId> {
+    let Some(Dim::Fixed(n)) = g.shape_of(x).get(dim).copied() else { return Ok(x) };
+    let mut sides = vec![(0, 0); g.shape_of(x).len()];
+    sides[dim] = (before.max(0) as usize, (end - n as isize).max(0) as usize);
+    let padded = if sides[dim] == (0, 0) { x } else { g.pad(x, &sides, 0.0)? };
+    let first = (-before).max(0) as usize;
+    g.slice(padded, dim, first, (before.max(0) + end) as usize)
 }
 
 impl Op for Conv2d {
@@ -221,6 +292,21 @@ impl Op for Conv2d {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, kernel] = [call.inputs[0], call.inputs[1]];
+        let by_x = call.wanted[0].then(|| self.by_images(g, x, kernel, call.grad)).transpose()?;
+        let by_kernel = call.wanted[1].then(|| self.by_kernels(g, x, kernel, call.grad)).transpose()?;
+        let mut grads = vec![by_x, by_kernel];
+        if let (Some(bias), Some(true)) = (call.inputs.get(2), call.wanted.get(2)) {
+            let wide = g.widened(call.grad)?;
+            let channels = g.shape_of(*bias).to_vec();
+            let sum = g.sum_to(wide, &[&channels[..], &[Dim::Fixed(1); 2]].concat())?;
+            let sum = g.reshape(sum, &channels)?;
+            grads.push(Some(g.cast_like(sum, *bias)?));
+        }
+        Ok(grads)
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -8,7 +8,7 @@ use super::{Launchable, Layout, Op, copy_program};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
@@ -55,6 +55,11 @@ impl Op for Copy {
         per_thread: u32,
     ) -> Option<Result<Launchable>> {
         Some(copy_program(spec, layouts, per_thread))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let _ = g;
+        Ok(vec![Some(call.grad)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

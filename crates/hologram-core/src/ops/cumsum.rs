@@ -10,7 +10,7 @@ use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -203,6 +203,13 @@ impl Op for CumSum {
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         program(spec, self.dim, false)
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        // The sums of the chunks before are sums of `x` too: the gradient by `x` is that by the whole.
+        let grad = g.flip(call.grad, self.dim)?;
+        let sums = g.cumsum(grad, self.dim)?;
+        Ok(vec![Some(g.flip(sums, self.dim)?), None])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

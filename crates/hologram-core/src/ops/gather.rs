@@ -6,7 +6,7 @@ use super::{Kernel, Launchable, Op, is_weight};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -72,6 +72,20 @@ impl Op for Gather {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [table, ids] = [call.inputs[0], call.inputs[1]];
+        let d = g.shape_of(table).last().copied().unwrap_or(Dim::Fixed(1));
+        let (mut ids, mut rows) = (ids, call.grad);
+        if let [Dim::Fixed(n), Dim::Fixed(s)] = *g.shape_of(ids) {
+            ids = g.reshape(ids, &[Dim::Fixed(n * s)])?;
+            rows = g.reshape(rows, &[Dim::Fixed(n * s), d])?;
+        }
+        let shape = g.shape_of(table).to_vec();
+        let zeros = g.full(DType::F32, &shape, 0.0)?;
+        let sums = g.scatter_add(zeros, ids, rows, 0)?;
+        Ok(vec![Some(g.cast_like(sums, table)?), None])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

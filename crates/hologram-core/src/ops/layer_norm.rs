@@ -7,11 +7,11 @@ use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, computed, epsilon, number, plain, stored};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -94,6 +94,22 @@ impl Op for LayerNorm {
         k.finish(Tile::workgroups(&Lines::of(&spec.output, dim)))
     }
 
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let shape = g.shape_of(call.output).to_vec();
+        let dim = shape.len().saturating_sub(1);
+        let x = g.widened(call.inputs[0])?;
+        let mean = g.reduce(x, Reduction::Mean, dim)?;
+        let mean = g.unreduced(mean, dim, &shape)?;
+        let centred = g.sub(x, mean)?;
+        let squares = g.mul(centred, centred)?;
+        let variance = g.reduce(squares, Reduction::Mean, dim)?;
+        let scale = g.add_scalar(variance, self.eps.into())?;
+        let scale = g.rsqrt(scale)?;
+        let scale = g.unreduced(scale, dim, &shape)?;
+        let unit = g.mul(centred, scale)?;
+        norm_vjp(g, call, unit, scale, true)
+    }
+
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w, bias] = inputs else { return Reference::default() };
         let d = x.row_len();
@@ -118,6 +134,41 @@ impl Op for LayerNorm {
         }
         out
     }
+}
+
+/// The gradients by the operands `x`, `w` and, if there is one, the bias, of a norm y = unit · w + bias, where
+/// unit = (x − m) · scale, scale has a line's one value in each of its elements, and m is the line's mean if
+/// `centred`, else 0.
+pub(super) fn norm_vjp(
+    g: &mut Graph,
+    call: &Vjp<'_>,
+    unit: NodeId,
+    scale: NodeId,
+    centred: bool,
+) -> Result<Vec<Option<NodeId>>> {
+    let shape = g.shape_of(call.output).to_vec();
+    let dim = shape.len().saturating_sub(1);
+    let mean = |g: &mut Graph, x: NodeId| {
+        let mean = g.reduce(x, Reduction::Mean, dim)?;
+        g.unreduced(mean, dim, &shape)
+    };
+    let row = g.shape_of(call.inputs[1]).to_vec();
+    let (w, grad) = (g.widened(call.inputs[1])?, g.widened(call.grad)?);
+    let scaled = g.mul(grad, w)?;
+    let along = g.mul(scaled, unit)?;
+    let along = mean(g, along)?;
+    let along = g.mul(unit, along)?;
+    let mut across = g.sub(scaled, along)?;
+    if centred {
+        let mean = mean(g, scaled)?;
+        across = g.sub(across, mean)?;
+    }
+    let by_x = g.mul(across, scale)?;
+    let by_w = g.mul(grad, unit)?;
+    let by_w = g.sum_to(by_w, &row)?;
+    let by_bias = g.sum_to(grad, &row)?;
+    let grads = call.inputs.iter().zip([by_x, by_w, by_bias]);
+    grads.map(|(input, grad)| g.cast_like(grad, *input).map(Some)).collect()
 }
 
 #[cfg(feature = "conformance")]

@@ -8,7 +8,7 @@ use super::{Kernel, Launchable, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
@@ -141,6 +141,26 @@ impl Op for ElementLoss {
         k.finish(max.div_ceil(THREADS as usize))
     }
 
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, target] = [call.inputs[0], call.inputs[1]];
+        let (wide, t) = (g.widened(x)?, g.widened(target)?);
+        let (by_x, by_target) = match self {
+            ElementLoss::Squared => {
+                let difference = g.sub(wide, t)?;
+                let slope = g.mul_scalar(difference, 2.0)?;
+                let by_x = g.mul(call.grad, slope)?;
+                (by_x, g.neg(by_x)?)
+            }
+            ElementLoss::BinaryCrossEntropy => {
+                let probability = g.sigmoid(wide)?;
+                let slope = g.sub(probability, t)?;
+                let by_target = g.mul(call.grad, wide)?;
+                (g.mul(call.grad, slope)?, g.neg(by_target)?)
+            }
+        };
+        Ok(vec![Some(g.cast_like(by_x, x)?), Some(g.cast_like(by_target, target)?)])
+    }
+
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, target] = inputs else { return Reference::default() };
         let eps = epsilon(x.format);
@@ -219,6 +239,23 @@ impl Op for CrossEntropy {
             });
         });
         k.finish(Tile::workgroups(&Lines::of(&spec.inputs[0], dim)))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, target] = [call.inputs[0], call.inputs[1]];
+        let shape = g.shape_of(x).to_vec();
+        let dim = shape.len().saturating_sub(1);
+        let wide = g.widened(x)?;
+        let probabilities = g.softmax(wide, dim)?;
+        let classes = g.arange(Type::U32, 0.0, 1.0, shape[dim])?;
+        let target = g.unreduced(target, dim, &shape)?;
+        let hit = g.eq(classes, target)?;
+        let ty = g.ty(wide).format;
+        let hit = g.cast(hit, ty)?;
+        let difference = g.sub(probabilities, hit)?;
+        let grad = g.unreduced(call.grad, dim, &shape)?;
+        let by_x = g.mul(difference, grad)?;
+        Ok(vec![Some(g.cast_like(by_x, x)?), None])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -6,11 +6,11 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 use super::kernel::TensorArg;
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
-use super::{Kernel, Launchable, Op, is_weight, rounded};
+use super::{Kernel, Launchable, MatmulOptions, Op, is_weight, rounded};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -37,6 +37,15 @@ impl Graph {
     /// When the operands do not fit.
     pub fn linear(&mut self, x: NodeId, w: NodeId) -> Result<NodeId> {
         self.apply(Matmul, &[x, w])
+    }
+}
+
+impl Graph {
+    /// A matrix of weights in any format as `f32`.
+    pub(crate) fn dequantized(&mut self, w: NodeId) -> Result<NodeId> {
+        let rows = self.shape_of(w).first().copied().unwrap_or(Dim::Fixed(0));
+        let ids = self.arange(DType::U32, 0.0, 1.0, rows)?;
+        self.gather(w, ids)
     }
 }
 
@@ -137,6 +146,32 @@ impl Op for Matmul {
         });
         let max = spec.output.max_rows() * m as usize;
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, w] = [call.inputs[0], call.inputs[1]];
+        if g.float_of(x).is_none() {
+            return Err(no_derivative("a product of quantized activations"));
+        }
+        // Products of narrow operands have narrow gradients, from narrow gradients by the result.
+        let grad = g.cast_like(call.grad, x)?;
+        let by_x = match call.wanted[0] {
+            true => {
+                let rows = if g.float_of(w).is_some() { w } else { g.dequantized(w)? };
+                let rows = g.cast_like(rows, x)?;
+                Some(g.matmul(grad, rows)?)
+            }
+            false => None,
+        };
+        let by_w = match call.wanted[1] {
+            true => {
+                let options = MatmulOptions { transpose_a: true, ..MatmulOptions::default() };
+                let by_w = g.batch_matmul(grad, x, &options)?;
+                Some(g.cast_like(by_w, w)?)
+            }
+            false => None,
+        };
+        Ok(vec![by_x, by_w])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

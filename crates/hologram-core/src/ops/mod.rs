@@ -8,10 +8,12 @@ mod arg_reduce;
 mod attention;
 mod batch_matmul;
 mod blocks;
+mod causal_conv;
 mod concat;
 mod conv2d;
 mod copy;
 mod cumsum;
+mod dot_attention;
 mod elementwise;
 mod expert_matmul;
 mod expert_sum;
@@ -22,9 +24,11 @@ mod layer_norm;
 mod lines;
 mod loss;
 mod matmul;
+mod optimizer;
 mod pad;
 mod quantize;
 mod random;
+mod recurrence;
 mod reduce;
 pub(crate) mod reference;
 mod repack;
@@ -49,9 +53,11 @@ pub use batch_matmul::MatmulOptions;
 pub use conv2d::Conv2dOptions;
 pub(crate) use copy::Copy;
 pub(crate) use elementwise::{Fill, copy_program, elementwise_program, register_type};
-pub use hologram_backends::{Activation, AttentionPrecision, Reduction, RopeStyle};
+pub use hologram_backends::{Activation, AttentionPrecision, OptimizerRule, Recurrence, Reduction, RopeStyle};
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
+pub use optimizer::Optimizer;
+pub use recurrence::RecurrenceOperands;
 pub use reference::{HostTensor, Reference};
 pub use repack::Recode;
 pub use sample::philox4x32_10;
@@ -59,6 +65,7 @@ pub use sample::philox4x32_10;
 #[cfg(feature = "conformance")]
 use crate::conformance::Case;
 use crate::error::Result;
+use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 pub use crate::layout::Layout;
 use crate::tensor::TensorType;
 
@@ -114,6 +121,16 @@ pub trait Op: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The gradient by each operand, from that by the result, as operations appended to the graph; `None` where it is 0
+    /// or not wanted. Each has its operand's type and shape. The gradients by the operands of repeated (broadcast)
+    /// elements are sums over the repetitions.
+    ///
+    /// # Errors
+    /// When the operation has no derivative, which is the default.
+    fn vjp(&self, _: &mut Graph, _: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        Err(no_derivative(self.name()))
+    }
+
     /// The result in `f64`, with an absolute error bound per element.
     fn reference(&self, inputs: &[HostTensor]) -> Reference;
 }
@@ -141,6 +158,8 @@ pub fn cases() -> Vec<Case> {
         batch_matmul::cases,
         rope::cases,
         kv_append::cases,
+        causal_conv::cases,
+        recurrence::cases,
         attention::cases,
         copy::cases,
         concat::cases,
@@ -159,9 +178,14 @@ pub fn cases() -> Vec<Case> {
         layer_norm::cases,
         loss::cases,
         conv2d::cases,
+        optimizer::cases,
     ];
     lists.iter().flat_map(|f| f()).collect()
 }
+
+/// The elementwise operations that have gradients, with their number of operands.
+#[cfg(feature = "conformance")]
+pub(crate) use elementwise::gradient_rows;
 
 /// A shared operation.
 pub type SharedOp = Arc<dyn Op>;

@@ -9,7 +9,7 @@ use super::{Fill, Kernel, Launchable, Op};
 use crate::conformance::{self, Case, CaseInput};
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, Tensor, TensorType};
 
@@ -119,6 +119,16 @@ impl Op for Pad {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let mut grad = call.grad;
+        for (dim, (before, after)) in self.sides.iter().enumerate().filter(|(_, sides)| **sides != (0, 0)) {
+            if let Some(Dim::Fixed(n)) = g.shape_of(grad).get(dim).copied() {
+                grad = g.slice(grad, dim, *before, n - after)?;
+            }
+        }
+        Ok(vec![Some(grad)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -11,7 +11,7 @@ use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -118,6 +118,21 @@ impl Reduce {
     }
 }
 
+impl Graph {
+    /// The number of elements along a dimension of `x`, as a scalar of its type: a run-time extent's actual size.
+    pub(crate) fn count(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+        let TensorType { format, shape } = self.ty(x).clone();
+        match shape.get(dim) {
+            Some(Dim::Fixed(n)) => self.full(format, &[], *n as f64),
+            Some(extent) => {
+                let ones = self.full(format, &[*extent], 1.0)?;
+                self.reduce(ones, Reduction::Sum, 0)
+            }
+            None => self.full(format, &[], 1.0),
+        }
+    }
+}
+
 /// Whether the reduction is defined for a type.
 fn exists_for(reduction: Reduction, ty: Type) -> bool {
     match reduction {
@@ -172,6 +187,51 @@ impl Op for Reduce {
             b.if_(tile.leads, |b| out.store(b, tile.line, total));
         });
         k.finish(Tile::workgroups(&Lines::of(&spec.inputs[0], self.dim)))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let x = call.inputs[0];
+        let shape = g.shape_of(x).to_vec();
+        let grad = g.widened(call.grad)?;
+        let grad = g.unreduced(grad, self.dim, &shape)?;
+        let wide = g.widened(x)?;
+        let by_x = match self.reduction {
+            Reduction::Sum => grad,
+            Reduction::Mean => {
+                let count = g.count(wide, self.dim)?;
+                g.div(grad, count)?
+            }
+            Reduction::Max | Reduction::Min => {
+                // Equal elements share the gradient.
+                let y = g.unreduced(call.output, self.dim, &shape)?;
+                let hits = g.eq(x, y)?;
+                let ty = g.ty(wide).format;
+                let hits = g.cast(hits, ty)?;
+                let count = g.reduce(hits, Reduction::Sum, self.dim)?;
+                let count = g.unreduced(count, self.dim, &shape)?;
+                let share = g.div(hits, count)?;
+                g.mul(grad, share)?
+            }
+            Reduction::Prod => {
+                // The product of the other elements: those that are not 0, if none or only this one is.
+                let (zero, one) = (g.zeros_like(wide)?, g.full(g.ty(wide).format, &[], 1.0)?);
+                let zeros = g.eq(wide, zero)?;
+                let others = g.select(zeros, one, wide)?;
+                let product = g.reduce(others, Reduction::Prod, self.dim)?;
+                let product = g.unreduced(product, self.dim, &shape)?;
+                let ty = g.ty(wide).format;
+                let counted = g.cast(zeros, ty)?;
+                let count = g.reduce(counted, Reduction::Sum, self.dim)?;
+                let count = g.unreduced(count, self.dim, &shape)?;
+                let else_zero = g.sub(count, counted)?;
+                let lives = g.eq(else_zero, zero)?;
+                let rest = g.div(product, others)?;
+                let rest = g.select(lives, rest, zero)?;
+                g.mul(grad, rest)?
+            }
+        };
+        let by_x = g.broadcast_to(by_x, &shape)?;
+        Ok(vec![Some(g.cast_like(by_x, x)?)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -6,13 +6,14 @@ use hologram_backends::DType;
 use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 
+use super::layer_norm::norm_vjp;
 use super::lines::{computed, epsilon, is_float, number, plain, stored};
 use super::reduce::{THREADS, workgroup_reduce};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -83,6 +84,19 @@ impl Op for RmsNorm {
             });
         });
         k.finish(spec.output.max_rows())
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let shape = g.shape_of(call.output).to_vec();
+        let dim = shape.len().saturating_sub(1);
+        let x = g.widened(call.inputs[0])?;
+        let squares = g.mul(x, x)?;
+        let mean = g.reduce(squares, Reduction::Mean, dim)?;
+        let scale = g.add_scalar(mean, self.eps.into())?;
+        let scale = g.rsqrt(scale)?;
+        let scale = g.unreduced(scale, dim, &shape)?;
+        let unit = g.mul(x, scale)?;
+        norm_vjp(g, call, unit, scale, false)
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -7,8 +7,8 @@ use hologram_isa::Type;
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
-use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::error::{CoreError, Result};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -114,6 +114,15 @@ impl Op for Rope {
         });
         let max = spec.output.max_rows() * of_row as usize;
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [_, positions, freqs] = [0, 1, 2].map(|k| call.inputs[k]);
+        if call.wanted[2] {
+            return Err(CoreError::Graph("rope has no derivative by its frequencies; Graph::detach them".into()));
+        }
+        let back = g.neg(freqs)?;
+        Ok(vec![Some(g.rope(call.grad, positions, back, self.style)?), None, None])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -12,11 +12,9 @@ use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-#[cfg(feature = "conformance")]
-use crate::tensor::Dim;
-use crate::tensor::TensorType;
+use crate::tensor::{Dim, TensorType};
 
 /// The operation; its inputs are `x`, the `u32` indices, their order from `arg_sort`, and the updates.
 #[derive(Debug)]
@@ -164,6 +162,30 @@ impl Op for Scatter {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, indices, _, updates] = [0, 1, 2, 3].map(|k| call.inputs[k]);
+        let taken = g.take_along(call.grad, indices, self.dim)?;
+        if self.add {
+            return Ok(vec![Some(call.grad), None, None, Some(taken)]);
+        }
+        // Of several updates of an element the last has its gradient.
+        let shape = g.shape_of(updates).to_vec();
+        let zeros = g.zeros_like(updates)?;
+        let by_x = g.scatter(call.grad, indices, zeros, self.dim)?;
+        let places = g.arange(Type::U32, 0.0, 1.0, shape[self.dim])?;
+        let mut along = vec![Dim::Fixed(1); shape.len()];
+        along[self.dim] = shape[self.dim];
+        let places = g.reshape(places, &along)?;
+        let places = g.broadcast_to(places, &shape)?;
+        let whole = g.shape_of(x).to_vec();
+        let none = g.full(Type::U32, &whole, 0.0)?;
+        let last = g.scatter(none, indices, places, self.dim)?;
+        let last = g.take_along(last, indices, self.dim)?;
+        let is_last = g.eq(last, places)?;
+        let by_updates = g.select(is_last, taken, zeros)?;
+        Ok(vec![Some(by_x), None, None, Some(by_updates)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -6,11 +6,11 @@ use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_float, not_for, number, plain, stored};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
@@ -104,6 +104,25 @@ impl Op for Softmax {
             });
         });
         k.finish(Tile::workgroups(&Lines::of(&spec.output, self.dim)))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let (y, grad) = (g.widened(call.output)?, g.widened(call.grad)?);
+        let shape = g.shape_of(y).to_vec();
+        let by_x = if self.log {
+            let sum = g.reduce(grad, Reduction::Sum, self.dim)?;
+            let sum = g.unreduced(sum, self.dim, &shape)?;
+            let share = g.exp(y)?;
+            let share = g.mul(share, sum)?;
+            g.sub(grad, share)?
+        } else {
+            let products = g.mul(grad, y)?;
+            let sum = g.reduce(products, Reduction::Sum, self.dim)?;
+            let sum = g.unreduced(sum, self.dim, &shape)?;
+            let difference = g.sub(grad, sum)?;
+            g.mul(y, difference)?
+        };
+        Ok(vec![Some(g.cast_like(by_x, call.inputs[0])?)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -10,7 +10,7 @@ use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -117,6 +117,11 @@ impl Op for Take {
         });
         let max = spec.output.max_rows() * spec.output.row_len();
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let zeros = g.zeros_like(call.inputs[0])?;
+        Ok(vec![Some(g.scatter_add(zeros, call.inputs[1], call.grad, self.dim)?), None])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

@@ -1,8 +1,6 @@
 //! Operations along a dimension of tensors, one at a time: each method computes the result of the [`Graph`]
 //! method of the same name.
 
-use hologram_isa::Type;
-
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
@@ -70,7 +68,7 @@ impl Tensor {
     }
 }
 
-/// Options of [`Tensor::attention`].
+/// Options of [`Tensor::attention`] and [`Graph::dot_product_attention`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TensorAttention {
     /// The factor of the products before the softmax; default 1/√d.
@@ -81,40 +79,15 @@ pub struct TensorAttention {
 
 impl Tensor {
     /// Scaled dot-product attention without a cache: queries `[.., h, n, d]`, keys `[.., k, m, d]` and values
-    /// `[.., k, m, e]` give `[.., h, n, e]`. Each of the k heads of keys serves h/k heads of queries.
+    /// `[.., k, m, e]` give `[.., h, n, e]`, as [`Graph::dot_product_attention`].
     ///
     /// # Errors
-    /// When the operands do not fit; errors of the device.
+    /// As [`Graph::dot_product_attention`]; errors of the device.
     pub fn attention(&self, keys: &Tensor, values: &Tensor, options: &TensorAttention) -> Result<Tensor> {
-        let refuse = |reason: &str| self.refuse("attention", reason.into());
-        let ([outer @ .., h, n, d], [.., k, m, _]) = (self.shape(), keys.shape()) else {
-            return Err(refuse("takes q [.., h, n, d], k [.., k, m, d] and v [.., k, m, e]"));
-        };
-        if *k == 0 || !h.is_multiple_of(*k) || values.shape().len() != keys.shape().len() {
-            return Err(refuse("the heads of queries must be a multiple of those of keys and values"));
-        }
-        if options.causal && n > m {
-            return Err(refuse("there are more queries than keys"));
-        }
-        // Queries that share keys are rows of one product.
-        let rows = [outer, &[*k, h / k * n, *d]].concat();
-        let scale = options.scale.unwrap_or(1.0 / (*d as f64).sqrt());
-        let scores = (self.reshape(&rows)? * scale)?.matmul(&keys.t()?)?;
-        let scores = scores.reshape(&[outer, &[*k, h / k, *n, *m]].concat())?;
-        let scores = match options.causal {
-            false => scores,
-            true => {
-                let place =
-                    |len: usize, first: usize| Tensor::arange(&self.executor, Type::I32, first as f64, 1.0, len);
-                let seen = place(*m, 0)?.le(place(*n, m - n)?.unsqueeze(-1)?)?;
-                let hidden = Tensor::full(&self.executor, scores.dtype(), &[], f64::NEG_INFINITY)?;
-                seen.select(scores, hidden)?
-            }
-        };
-        let weights = scores.softmax(-1)?.reshape(&[outer, &[*k, h / k * n, *m]].concat())?;
-        let result = weights.matmul(values)?;
-        let e = result.shape().last().copied().unwrap_or(0);
-        result.reshape(&[outer, &[*h, *n, e]].concat())
+        let key = [options.scale.map_or(u64::MAX, f64::to_bits), options.causal.into()];
+        self.executor.cached(Call::Attention, &key, &[self, keys, values], |g, v| {
+            g.dot_product_attention(v[0], v[1], v[2], options)
+        })
     }
 
     /// The elements at these indices (`u32 [n]`) of a dimension.

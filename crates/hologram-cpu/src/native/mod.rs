@@ -23,6 +23,7 @@ mod pad;
 pub(crate) mod peak;
 mod quantize;
 mod random;
+mod recurrence;
 mod reduce;
 mod rms_norm;
 mod rope;
@@ -59,6 +60,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::LayerNorm { .. } => &[layer_norm::find],
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
+        Operation::RecurrentState(_) | Operation::Recurrence(_) => &[recurrence::find],
         Operation::Elementwise(_) | Operation::Loss(_) => &[elementwise::find],
         Operation::Copy => &[copy::find],
         Operation::CopyView { .. } | Operation::Concat { .. } | Operation::Take { .. } => &[moves::find],
@@ -74,8 +76,11 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
+        | Operation::OptimizerStep { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack
+        | Operation::ConvState
+        | Operation::CausalConv
         | Operation::Sample
         | Operation::Probe(_) => &[],
     }

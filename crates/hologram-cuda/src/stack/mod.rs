@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use hologram_device::Gate;
 use hologram_device::host::Argument;
-use hologram_gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE};
+use hologram_gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS};
 use hologram_gpu::kernels::attention_decode::AttentionDecode;
 use hologram_gpu::kernels::cuda::decode_stack;
 use hologram_gpu::kernels::cuda::decode_stack::{DecodeStack, PHASE_BYTES, SHARED_BYTES};
@@ -282,7 +282,8 @@ impl Chain {
     /// Adds attention to the chain, if possible.
     fn attention(&mut self, args: &AttentionDecode, arguments: &Arguments) -> Option<()> {
         let at = |memory| address(memory, arguments);
-        let AttentionDecode { heads, kv_heads, pairs, flags, tokens, .. } = *args;
+        let AttentionDecode { heads, kv_heads, sizes, flags, tokens, .. } = *args;
+        let (d, pairs) = (sizes & 0xffff, sizes >> ATTENTION_PAIRS);
         let (q, k) = (heads.checked_mul(HEAD)?, kv_heads.checked_mul(HEAD)?);
         let given = [(at(args.q)?, q), (at(args.k)?, k), (at(args.v)?, k)];
         let splits = (self.groups / kv_heads.max(1)).min(MOST_SPLITS);
@@ -290,9 +291,10 @@ impl Chain {
             && heads == QUERIES * kv_heads
             && splits > 0
             && tokens.most.checked_mul(tokens.per)? == 1
-            && args.d == HEAD
+            && d == HEAD
             && 2 * pairs <= HEAD
-            && flags & !ATTENTION_ADJACENT == ATTENTION_APPEND | ATTENTION_COMBINE;
+            && flags & !ATTENTION_ADJACENT == ATTENTION_APPEND | ATTENTION_COMBINE
+            && args.cap == 0.0;
         if !served {
             return None;
         }

@@ -8,9 +8,10 @@
 #include "attention_tiles.h"
 
 constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
-// Above the flags: how many positions a token sees; 0: all up to its own.
-constexpr unsigned APPEND = 1, ADJACENT = 2, WINDOW = 3;
-HOST(MAX_SPLITS, APPEND, ADJACENT, WINDOW)
+// Above the flags: how many positions a token sees; 0: all up to its own. `sizes` are elements of a head, and from
+// bit PAIRS on rotated pairs.
+constexpr unsigned APPEND = 1, ADJACENT = 2, FIRSTS = 8, SINKS = 16, WINDOW = 5, PAIRS = 16;
+HOST(MAX_SPLITS, APPEND, ADJACENT, FIRSTS, SINKS, WINDOW, PAIRS)
 constexpr float LOWEST = -1e38f;
 
 struct Few {
@@ -21,6 +22,9 @@ struct Few {
     unsigned *counters, *fault;
     unsigned tokens, heads, kv_heads, shift, blocks, rows, columns, pairs, flags, splits;
     float scale;
+    const unsigned *firsts;
+    const float *sinks;
+    float cap;
 };
 
 // What the launch before wrote.
@@ -170,7 +174,8 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const unsigned len = position + 1, window = a.flags >> WINDOW, begin = window && len > window ? len - window : 0, first_tile = begin / TILE;
+    const unsigned len = position + 1, window = a.flags >> WINDOW;
+    const unsigned begin = a.flags & FIRSTS ? min(a.firsts[token], position) : window && len > window ? len - window : 0, first_tile = begin / TILE;
     const unsigned tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
     if (blockIdx.x >= used) {
         dependency_wait();
@@ -180,6 +185,10 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
     const unsigned *blocks = a.table + size_t(sequence) * a.columns;
 
     float sums[D / 8][4] = {}, most = LOWEST, total = 0, unit = 1;
+    if ((a.flags & SINKS) != 0 && blockIdx.x == 0 && warp == 0 && lane / 4 < heads) {
+        most = fmaxf(a.sinks[first_head + lane / 4] * LOG2_E, LOWEST);
+        total = lane % 4 == 0 ? 1.0f : 0.0f;
+    }
     const unsigned start = (first_tile + blockIdx.x) * TILE;
     for (unsigned base = start; base < len; base += used * TILE) {
         // This warp's positions lie in one block.
@@ -258,7 +267,9 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         Of::score(scores, k, queries, lane);
 #pragma unroll
         for (int i = 0; i < Of::SCORES; ++i) {
-            scores[i] = Of::score_position(i, lane) < valid && from + Of::score_position(i, lane) >= begin ? scores[i] * unit : -__int_as_float(0x7f800000);
+            scores[i] *= unit;
+            if (a.cap != 0) scores[i] = capped(scores[i], a.cap);
+            if (Of::score_position(i, lane) >= valid || from + Of::score_position(i, lane) < begin) scores[i] = -__int_as_float(0x7f800000);
             greatest = fmaxf(greatest, scores[i]);
         }
         greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
@@ -367,13 +378,13 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
 #define ATTENTION_FEW(D, WARPS) \
 KERNEL_ALONE(attention_few_##D##_##WARPS, WARPS * 32, IN(0, float, q), IN(1, float, k), IN(2, float, v), IN(3, uint, positions), IN(4, uint, sequences), \
     IN(5, uint, slots), IN(6, uint, table), IN(7, float, freqs), OUT(8, __half, keys), OUT(9, __half, values), OUT(10, float, out), OUT(11, float, partial), \
-    OUT(12, float, stats), OUT(13, uint, counters), FAULT(14), COUNT(15, tokens), VAL(19, uint, heads), VAL(20, uint, kv_heads), VAL(21, uint, d), \
-    VAL(22, uint, shift), VAL(23, uint, blocks), VAL(24, uint, rows), VAL(25, uint, columns), VAL(26, uint, pairs), VAL(27, uint, flags), VAL(28, uint, splits), \
-    VAL(29, float, scale)) \
+    OUT(12, float, stats), OUT(13, uint, counters), FAULT(14), COUNT(15, tokens), VAL(19, uint, heads), VAL(20, uint, kv_heads), VAL(21, uint, sizes), \
+    VAL(22, uint, shift), VAL(23, uint, blocks), VAL(24, uint, rows), VAL(25, uint, columns), VAL(26, uint, flags), VAL(27, uint, splits), \
+    VAL(28, float, scale), IN(29, float, sinks), VAL(30, float, cap)) \
 { \
     dependency_launch(); \
     const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, COUNTED(tokens), heads, kv_heads, \
-                   shift, blocks, rows, columns, pairs, flags, splits, scale}; \
+                   shift, blocks, rows, columns, sizes >> PAIRS, flags, splits, scale, slots, sinks, cap}; \
     attend<D, WARPS>(a, keys, values); \
 }
 ATTENTION_FEW(64, 4)

@@ -199,7 +199,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale, unsigned window)
+    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale, const float *sinks, float cap)
     {
         extern __shared__ __align__(16) unsigned char memory[];
         E *queries = reinterpret_cast<E *>(memory), *keys = queries + ROWS * LINE, *values = keys + 2 * TILE;
@@ -237,21 +237,29 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
         }
 
         float sums[D / 8][4] = {}, most[2] = {-1e38f, -1e38f}, total[2] = {};
+        if (sinks && side == 0)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                most[h] = fmaxf(sinks[head * of_kv + (warp * 16 + h * 8 + lane / 4) % of_kv] * LOG2_E, -1e38f);
+                total[h] = lane % 4 == 0 ? 1.0f : 0.0f;
+            }
         __syncthreads();
 
         // Tokens of one sequence that follow each other are worked on together; those of others see nothing meanwhile.
         for (unsigned from = 0; from < count;) {
             const Run run = next_run(rows, from, count);
             const unsigned *blocks = t.table + size_t(run.sequence) * t.columns;
-            int limit[2];
+            int limit[2], least[2];
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 const unsigned token = (warp * 16 + h * 8 + lane / 4) / of_kv;
-                limit[h] = token >= from && token < run.end ? int(rows.position[token]) : -1;
+                const bool mine = token >= from && token < run.end;
+                limit[h] = mine ? int(rows.position[token]) : -1;
+                least[h] = mine ? int(rows.first[token]) : 0;
             }
             const unsigned len = run.most + 1, steps = (len + KEYS - 1) / KEYS;
             // What no token of the run sees is passed over.
-            const unsigned start = run.least >= window ? (run.least + 1 - window) / KEYS : 0, edge = run.most >= window ? run.most + 1 - window : 0;
+            const unsigned start = run.first_least / KEYS;
             look_up(places[start % 3], t, blocks, head, start * KEYS, len);
             look_up(places[(start + 1) % 3], t, blocks, head, (start + 1) * KEYS, len);
             __syncthreads();
@@ -269,7 +277,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                 copies_wait<1>();
                 __syncthreads();
                 const E *k = keys + s % 2 * TILE, *v = values + s % 2 * TILE;
-                const bool masked = run.shortened || (s + 1) * KEYS - 1 > run.least || s * KEYS < edge;
+                const bool masked = run.shortened || (s + 1) * KEYS - 1 > run.least || s * KEYS < run.first_most;
 #pragma unroll
                 for (int i = 0; i < KEYS / 32 / SIDES; ++i) {
                     const unsigned half = i * SIDES + side;
@@ -288,13 +296,16 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                         for (int n = 0; n < 4; ++n) Of::add(scores[n], rest[n], a, b[n]);
                     }
                     Of::join(scores, rest);
+                    if (cap != 0)
+#pragma unroll
+                        for (int i = 0; i < 16; ++i) scores[i / 4][i % 4] = capped(scores[i / 4][i % 4], cap);
                     if (masked) {
 #pragma unroll
                         for (int n = 0; n < 4; ++n)
 #pragma unroll
                             for (int i = 0; i < 4; ++i) {
                                 const int p = int(s * KEYS + half * 32) + n * 8 + int(lane % 4) * 2 + (i & 1);
-                                if (p > limit[i >> 1] || unsigned(limit[i >> 1] - p) >= window) scores[n][i] = -__int_as_float(0x7f800000);
+                                if (p > limit[i >> 1] || p < least[i >> 1]) scores[n][i] = -__int_as_float(0x7f800000);
                             }
                     }
                     float correction[2];
@@ -365,12 +376,12 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
 #define ATTENTION_PREFILL(name, E, D, WARPS, KEYS, SIDES) \
 KERNEL(name, WARPS * SIDES * 32, IN(0, float, q), IN(1, E, keys), IN(2, E, values), IN(3, uint, positions), IN(4, uint, sequences), IN(5, uint, table), OUT(6, float, out), \
     COUNT(7, tokens), VAL(11, uint, heads), VAL(12, uint, kv_heads), VAL(13, uint, shift), VAL(14, uint, blocks), VAL(15, uint, rows), VAL(16, uint, columns), VAL(17, float, scale), \
-    VAL(18, uint, window), FAULT(19)) \
+    VAL(18, uint, window), FAULT(19), IN(20, uint, firsts), IN(21, float, sinks), VAL(22, float, cap)) \
 { \
     dependency_wait(); \
     dependency_launch(); \
-    const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault}; \
-    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, window); \
+    const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault, firsts, window}; \
+    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, sinks, cap); \
 }
 ATTENTION_PREFILL(attention_prefill_bf16_64, __nv_bfloat16, 64, 8, 64, 1)
 ATTENTION_PREFILL(attention_prefill_bf16_80, __nv_bfloat16, 80, 4, 64, 1)

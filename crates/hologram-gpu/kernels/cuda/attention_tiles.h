@@ -1,5 +1,5 @@
 // What the attention kernels on tensor cores share: the tokens of a workgroup, copies to shared memory, matrix instructions.
-typedef unsigned int uint;
+#include "words.h"
 // Rows of the cache are written and read.
 #define ARGUMENTS_OVERLAP
 #include "arguments.h"
@@ -38,6 +38,9 @@ __device__ __forceinline__ float exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+constexpr float LOG2_E = 1.44269504f;
+// cap · tanh(s / cap)
+__device__ __forceinline__ float capped(float s, float cap) { return cap - __fdividef(2.0f * cap, 1.0f + exp2_fast(fminf(s * __fdividef(2.0f * LOG2_E, cap), 125.0f))); }
 __device__ __forceinline__ void load8(const float *p, float (&x)[8])
 {
     const float4 a = *reinterpret_cast<const float4 *>(p), b = *reinterpret_cast<const float4 *>(p + 4);
@@ -90,15 +93,17 @@ struct Tokens {
     const unsigned *positions, *sequences, *table;
     unsigned tokens, heads, kv_heads, shift, blocks, rows, columns;
     unsigned *fault;
+    const unsigned *firsts; // the first position that each token sees, or null: as many as the window has
+    unsigned window;
 };
-// Positions and sequences of at most 128 tokens.
+// Positions, the first ones seen, and sequences of at most 128 tokens.
 struct Rows {
-    unsigned position[128], sequence[128];
+    unsigned position[128], first[128], sequence[128];
 };
-// Tokens of one sequence that follow each other, up to `end`, with the least and the greatest of their positions; `shortened` when the
-// workgroup has others.
+// Tokens of one sequence that follow each other, up to `end`, with the least and the greatest of their positions and of the first ones that they
+// see; `shortened` when the workgroup has others.
 struct Run {
-    unsigned sequence, end, least, most;
+    unsigned sequence, end, least, most, first_least, first_most;
     bool shortened;
 };
 
@@ -108,10 +113,12 @@ template <int THREADS> __device__ __forceinline__ void find_rows(Rows &rows, con
     for (unsigned i = threadIdx.x; i < count; i += THREADS) {
         rows.position[i] = t.positions[first + i];
         rows.sequence[i] = t.sequences[first + i];
-        const bool known = rows.sequence[i] < t.rows, reached = rows.position[i] < t.columns << t.shift;
+        const unsigned position = rows.position[i];
+        rows.first[i] = t.firsts ? min(t.firsts[first + i], position) : position >= t.window ? position + 1 - t.window : 0;
+        const bool known = rows.sequence[i] < t.rows, reached = position < t.columns << t.shift;
         if (known && reached) continue;
         note_fault(t.fault, known ? rows.position[i] : rows.sequence[i], known ? t.columns << t.shift : t.rows);
-        rows.position[i] = rows.sequence[i] = 0;
+        rows.position[i] = rows.first[i] = rows.sequence[i] = 0;
     }
 }
 
@@ -123,10 +130,13 @@ __device__ __forceinline__ Run next_run(const Rows &rows, unsigned from, unsigne
     for (unsigned i = from + lane; i < count; i += 32)
         if (rows.sequence[i] != sequence) { end = i; break; }
     end = __reduce_min_sync(~0u, end);
-    unsigned least = ~0u, most = 0;
+    unsigned least = ~0u, most = 0, first_least = ~0u, first_most = 0;
     for (unsigned i = from + lane; i < end; i += 32) {
         least = min(least, rows.position[i]);
         most = max(most, rows.position[i]);
+        first_least = min(first_least, rows.first[i]);
+        first_most = max(first_most, rows.first[i]);
     }
-    return {sequence, end, __reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most), from > 0 || end < count};
+    return {sequence, end, __reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most), __reduce_min_sync(~0u, first_least), __reduce_max_sync(~0u, first_most),
+            from > 0 || end < count};
 }

@@ -6,10 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-typedef unsigned int uint;
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned long long ulong;
+#include "words.h"
 
 // Matrices that the copy engine does not read are read by ordinary loads.
 #define ARGUMENTS_OVERLAP
@@ -19,10 +16,6 @@ enum Weights { BF16, F16, Q8, Q4, T2 };
 constexpr bool is_plain(int weights) { return weights == BF16 || weights == F16; }
 // What happens to sums before they are stored.
 enum Mode { STORE, ADD, SWIGLU, RELU2 };
-
-#define FN static __forceinline__
-
-FN uint shared_address(const void *p) { return (uint)__cvta_generic_to_shared(p); }
 
 #if __CUDA_ARCH__ >= 900
 FN void dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,7 +1,7 @@
 // Warpgroup matrix instructions (compute capability 9.0a): D (64 × N, registers) += A (registers) · B (shared memory), both K-major.
 // The text of the instructions' operand lists is written out here in pieces of 16 registers.
 #pragma once
-#include "gemm.h"
+#include "words.h"
 
 #define D0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define D1 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"

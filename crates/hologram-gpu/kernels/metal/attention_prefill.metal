@@ -9,15 +9,20 @@
 #define SCORES 36       // of a line of scores
 #define LOWEST -1.0e38f // a running maximum before the first score: finite, so that differences with it are numbers
 #define NOWHERE ~0u
+#define FIRSTS 1u // flags: inputs give the first position that each token sees, and a score without a value for each head
+#define SINKS 2u
+#define LOG2_E 1.44269504f
+HOST(FIRSTS, SINKS)
 
 struct Attention {
     device const float *q; device const half *key_scales; device const half *value_scales;
     device const uint *positions; device const uint *sequences; device const uint *table; device float *out; device uint *fault;
     uint tokens, heads, kv_heads, shift, blocks, rows, columns; float scale; uint window;
+    device const uint *firsts; device const float *sinks; uint flags; float cap;
 };
 // What a workgroup shares: a tile of keys or values, or 32 rows of queries or results; of each SIMD-group its scores and its diagonal matrix; of each
-// token its sequence and position; where tiles' positions lie.
-struct Space { threadgroup float *tile; threadgroup float *scores; threadgroup float *factors; threadgroup uint *sequence; threadgroup uint *position; threadgroup uint *places; };
+// token its sequence, its position and the first one that it sees; where tiles' positions lie.
+struct Space { threadgroup float *tile; threadgroup float *scores; threadgroup float *factors; threadgroup uint *sequence; threadgroup uint *position; threadgroup uint *first; threadgroup uint *places; };
 
 FN float4 four(device const float *p, device const half *, ulong at) { return load4(p + at); }
 FN float4 four(device const half *p, device const half *, ulong at)
@@ -74,6 +79,7 @@ FN void attend(thread const Attention &a, device const T *keys, device const T *
         if (!there) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         space.sequence[tid] = there ? sequence : NOWHERE;
         space.position[tid] = position;
+        space.first[tid] = a.flags & FIRSTS ? min(a.firsts[first + tid], position) : position >= a.window ? position + 1 - a.window : 0;
     }
     threadgroup float *scores = space.scores + simd * 8 * SCORES, *factors = space.factors + simd * 64;
     factors[lane] = factors[lane + 32] = 0;
@@ -95,22 +101,26 @@ FN void attend(thread const Attention &a, device const T *keys, device const T *
     }
     UNROLL for (uint i = 0; i < D / 8; ++i) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     float most = LOWEST, total = 0;
+    if (a.flags & SINKS) {
+        most = max(a.sinks[head * of_kv + (simd * 8 + row) % of_kv] * LOG2_E, LOWEST);
+        total = lane % 4 == 0 ? 1.0f : 0.0f;
+    }
 
     // Tokens of one sequence that follow each other are worked on together; those of others see nothing meanwhile.
     ROLLED for (uint from = 0; from < tokens;) {
         const uint sequence = space.sequence[from];
-        uint end = from, least = ~0u, last = 0;
+        uint end = from, least = ~0u, last = 0; // the first position that one of them sees, and the last
         ROLLED for (; end < tokens && space.sequence[end] == sequence; ++end) {
-            least = min(least, space.position[end]);
+            least = min(least, space.first[end]);
             last = max(last, space.position[end]);
         }
         const bool mine = token >= from && token < end;
         from = end;
         if (sequence == NOWHERE) continue;
-        const uint own = mine ? space.position[token] : 0;
+        const uint own = mine ? space.position[token] : 0, begin = mine ? space.first[token] : 0;
         device const uint *blocks = a.table + ulong(sequence) * a.columns;
         // What no token of the run sees is passed over.
-        const uint len = last + 1, steps = (len + KEYS - 1) / KEYS, start = least >= a.window ? (least + 1 - a.window) / KEYS : 0;
+        const uint len = last + 1, steps = (len + KEYS - 1) / KEYS, start = least / KEYS;
         float4 part[part_of<D>()];
         look_up(space.places + start % 2 * KEYS, a, blocks, head, start * KEYS, len, tid);
         BARRIER();
@@ -134,7 +144,9 @@ FN void attend(thread const Attention &a, device const T *keys, device const T *
             const float4 low = line[0], high = line[1];
             UNROLL for (uint i = 0; i < 8; ++i) {
                 const uint p = s * KEYS + lane % 4 * 8 + i;
-                w[i] = mine && p <= own && own - p < a.window ? (i < 4 ? low[i % 4] : high[i % 4]) : -INFINITY;
+                w[i] = i < 4 ? low[i % 4] : high[i % 4];
+                if (a.cap != 0) w[i] = a.cap - 2.0f * a.cap / (1.0f + exp2(min(w[i] * (2.0f * LOG2_E / a.cap), 126.0f)));
+                if (!mine || p > own || p < begin) w[i] = -INFINITY;
                 greatest = max(greatest, w[i]);
             }
             greatest = max(greatest, simd_shuffle_xor(greatest, 1));
@@ -197,17 +209,19 @@ FN void attend(thread const Attention &a, device const T *keys, device const T *
 #define ATTENTION_PREFILL(name, T, D) \
 KERNEL(attention_prefill_##name##_##D, 256, IN(0, float, q), IN(1, T, keys), IN(2, T, values), IN(3, half, key_scales), IN(4, half, value_scales), IN(5, uint, positions), \
        IN(6, uint, sequences), IN(7, uint, table), OUT(8, float, out), FAULT(9), COUNT(10, tokens), VAL(14, uint, heads), VAL(15, uint, kv_heads), VAL(16, uint, shift), \
-       VAL(17, uint, blocks), VAL(18, uint, rows), VAL(19, uint, columns), VAL(20, float, scale), VAL(21, uint, window)) \
+       VAL(17, uint, blocks), VAL(18, uint, rows), VAL(19, uint, columns), VAL(20, float, scale), VAL(21, uint, window), \
+       IN(22, uint, firsts), IN(23, float, sinks), VAL(24, uint, flags), VAL(25, float, cap)) \
 { \
     SHARED(float, tile, [KEYS * (D + 4)]); \
     SHARED(float, scores, [8 * 8 * SCORES]); \
     SHARED(float, factors, [8 * 64]); \
     SHARED(uint, sequence, [ROWS]); \
     SHARED(uint, position, [ROWS]); \
+    SHARED(uint, first, [ROWS]); \
     SHARED(uint, places, [2 * KEYS]); \
     const Attention a = {q, key_scales, value_scales, positions, sequences, table, out, fault, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, \
-                         columns, scale, window}; \
-    const Space space = {tile, scores, factors, sequence, position, places}; \
+                         columns, scale, window, firsts, sinks, flags, cap}; \
+    const Space space = {tile, scores, factors, sequence, position, first, places}; \
     attend<T, D>(a, keys, values, space, GROUP.xy, TID, LANE, SIMD); \
 }
 ATTENTION_PREFILL(float, float, 64)

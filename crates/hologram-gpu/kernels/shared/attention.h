@@ -10,8 +10,13 @@
 #define ATTENTION_APPEND 1u
 #define ATTENTION_ADJACENT 2u
 #define ATTENTION_COMBINE 4u
-#define ATTENTION_WINDOW 3u /* the bit from which the flags say how many positions a token sees; 0: all up to its own */
-HOST(MAX_SPLITS, ATTENTION_APPEND, ATTENTION_ADJACENT, ATTENTION_COMBINE, ATTENTION_WINDOW)
+#define ATTENTION_FIRSTS 8u /* an input gives the first position that each token sees */
+#define ATTENTION_SINKS 16u /* an input gives a score without a value for each head */
+#define ATTENTION_WINDOW 5u /* the bit from which the flags say how many positions a token sees; 0: all up to its own */
+// One word for two numbers, as Metal binds 31 arguments at most: elements of a head, and from this bit on rotated pairs.
+#define ATTENTION_PAIRS 16u
+HOST(MAX_SPLITS, ATTENTION_APPEND, ATTENTION_ADJACENT, ATTENTION_COMBINE, ATTENTION_FIRSTS, ATTENTION_SINKS, ATTENTION_WINDOW, ATTENTION_PAIRS)
+#define LOG2_E 1.44269504f
 
 // An element in 8 bits; a scale f16 for each 32 neighbours lies in a plane of its own.
 struct eight { char code; };
@@ -26,7 +31,13 @@ template <class T> struct Attention {
     uint tokens, heads, kv_heads, d, shift, blocks, rows, columns, pairs, flags, splits;
     float scale;
     device const half *key_scales, *value_scales;   // of elements in 8 bits
+    device const uint *firsts;
+    device const float *sinks;
+    float cap; // times log2(e); 0: none
 };
+
+// cap · tanh(s / cap); a function of its own, so that no part of it is kept in registers meanwhile.
+__attribute__((noinline)) float capped(float s, float cap) { return cap - 2.0f * cap / (1.0f + exp2(min(s * (2.0f * LOG2_E / cap), 126.0f))); }
 
 // Whether a lane reads the scale of its chunk: on Metal one of four neighbours does, which NVIDIA's caches make up for.
 #ifdef __CUDACC_RTC__
@@ -154,7 +165,8 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const uint len = position + 1, window = a.flags >> ATTENTION_WINDOW, begin = window != 0 && len > window ? len - window : 0, first_tile = begin / TILE;
+    const uint len = position + 1, window = a.flags >> ATTENTION_WINDOW;
+    const uint begin = a.flags & ATTENTION_FIRSTS ? min(a.firsts[token], position) : window != 0 && len > window ? len - window : 0, first_tile = begin / TILE;
     const uint tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
     if (group.x >= used) {
         DEPENDENCY_WAIT();
@@ -169,6 +181,10 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
     // The maximum and the sum of weights so far of the head whose scores this lane gets.
     const uint own = member / SHARERS;
     float greatest = LOWEST, total = 0;
+    if ((a.flags & ATTENTION_SINKS) != 0 && group.x == 0 && own < heads) {
+        greatest = max(a.sinks[first_head + own] * LOG2_E, LOWEST);
+        total = tid < TEAM && member % SHARERS == 0 ? 1.0f : 0.0f;
+    }
     float sums[HEADS][CHUNK];
     UNROLL for (uint g = 0; g < HEADS; ++g) UNROLL for (uint e = 0; e < CHUNK; ++e) sums[g][e] = 0;
 
@@ -283,6 +299,7 @@ FN void attend(thread const Attention<T> &a, threadgroup float *queries, threadg
             }
             if (m && n == 0) scores[0] += simd_shuffle_xor(scores[0], m);
         }
+        if (a.cap != 0) UNROLL for (uint i = 0; i < MINE; ++i) scores[i] = capped(scores[i], a.cap);
         float most = LOWEST;
         uint mine[MINE];
         UNROLL for (uint i = 0; i < MINE; ++i) {

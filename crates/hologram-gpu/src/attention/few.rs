@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::super::kernels::attention::{
-    ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_WINDOW, MAX_SPLITS,
+    ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_FIRSTS, ATTENTION_PAIRS, ATTENTION_SINKS,
+    ATTENTION_WINDOW, MAX_SPLITS,
 };
 use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeEight, AttentionJoin};
 use super::super::kernels::cuda::attention_few::{self, AttentionFew};
@@ -18,7 +19,10 @@ pub(super) const MAX_APPEND: usize = 8;
 const _: () = assert!(
     attention_few::APPEND == ATTENTION_APPEND
         && attention_few::ADJACENT == ATTENTION_ADJACENT
+        && attention_few::FIRSTS == ATTENTION_FIRSTS
+        && attention_few::SINKS == ATTENTION_SINKS
         && attention_few::WINDOW == ATTENTION_WINDOW
+        && attention_few::PAIRS == ATTENTION_PAIRS
         && attention_few::MAX_SPLITS == MAX_SPLITS
 );
 
@@ -91,7 +95,9 @@ pub(super) fn kernel(
     let counters = if splits > 1 { groups.checked_mul(4)? } else { 0 };
     let place = |memory: Memory| if splits > 1 { memory } else { Memory::Null };
 
-    let Operands { q, keys, values, positions, sequences, table } = operands;
+    let Operands { q, keys, values, positions, sequences, table, .. } = operands;
+    let [firsts, sinks] = [operands.firsts, operands.sinks].map(|memory| memory.unwrap_or(Memory::Null));
+    let cap = sizes.cap;
     let (count, shift, splits) = (tokens.of_step(step), sizes.shift, splits as u32);
     let Numbers { heads, kv_heads, d, blocks, rows, columns } = sizes.numbers();
     // z is the token and its slice.
@@ -112,6 +118,8 @@ pub(super) fn kernel(
             splits,
             tile: tile_of(sizes.cache, made_for),
             window: sizes.window.unwrap_or(0),
+            firsts,
+            has_firsts: u32::from(operands.firsts.is_some()),
         };
         Some(launch(args, format!("attention_join_{at_a_time}"), [sizes.kv_heads, grid_z as usize], 256)?)
     } else {
@@ -119,11 +127,14 @@ pub(super) fn kernel(
     };
 
     let mut flags = ATTENTION_COMBINE | sizes.window.unwrap_or(0) << ATTENTION_WINDOW;
+    for (there, flag) in [(operands.firsts, ATTENTION_FIRSTS), (operands.sinks, ATTENTION_SINKS)] {
+        flags |= if there.is_some() { flag } else { 0 };
+    }
     let scale = scale * std::f32::consts::LOG2_E;
     let [partial, stats, counters_at] = [Memory::Scratch(0), Memory::Scratch(sums), Memory::Counters(0)].map(place);
     let (grid, threads) = ([splits as usize, sizes.kv_heads], simds * 32);
     let mut pairs = 0;
-    let (mut k, mut v, mut slots, mut freqs) = (Memory::Null, Memory::Null, Memory::Null, Memory::Null);
+    let (mut k, mut v, mut slots, mut freqs) = (Memory::Null, Memory::Null, firsts, Memory::Null);
     let [mut key_scales, mut value_scales] = [Memory::Null, Memory::Null];
     match more {
         More::Scales(of) => [key_scales, value_scales] = of,
@@ -154,15 +165,16 @@ pub(super) fn kernel(
                 tokens: count,
                 heads,
                 kv_heads,
-                d,
+                sizes: d | pairs << ATTENTION_PAIRS,
                 shift,
                 blocks,
                 rows,
                 columns,
-                pairs,
                 flags,
                 splits,
                 scale,
+                sinks,
+                cap,
             }
         };
     }
@@ -194,6 +206,9 @@ pub(super) fn kernel(
             flags,
             splits,
             scale,
+            firsts,
+            sinks,
+            cap,
         };
         launch(args, entry, grid, threads)?
     } else {

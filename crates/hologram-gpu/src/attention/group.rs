@@ -56,13 +56,14 @@ fn attend(
     let tensor = |i: usize| group.inputs.get(i);
     let specs = [update.q, update.keys, update.values, positions, sequences, table].map(tensor);
     let [Some(q), Some(keys), Some(values), Some(p), Some(s), Some(t)] = specs else { return None };
-    let sizes = Sizes::of([q, keys, values, p, s, t], output)?.seeing(attention.window)?;
+    let sizes = Sizes::of([q, keys, values, p, s, t], output)?.seeing(attention.window)?.capped(attention.cap);
     if sizes.tokens.max() > few::MAX_APPEND || sizes.cache == Cache::Eight {
         return None;
     }
     let places = Places::of_group(group, output);
     let operands = [update.q, update.keys, update.values, positions, sequences, table];
-    let operands = Operands::of(operands.map(|input| places.input(input, 0)));
+    let input = |input| places.input(input, 0);
+    let operands = Operands { sinks: attention.sinks.map(input), ..Operands::of(operands.map(input)) };
     let fresh = few::Fresh {
         k: places.input(update.k, 0),
         v: places.input(update.v, 0),

@@ -38,7 +38,7 @@ pub(super) fn kernel(
     if !target.has(80) || tokens_at_a_time == 0 || shared > target.max_shared as usize {
         return None;
     }
-    let Operands { q, keys, values, positions, sequences, table } = operands;
+    let Operands { q, keys, values, positions, sequences, table, firsts, sinks } = operands;
     let Numbers { heads: all_heads, kv_heads: key_heads, blocks, rows: sequence_count, columns, .. } = sizes.numbers();
     let tokens_at = places.counted(tokens);
 
@@ -94,6 +94,9 @@ pub(super) fn kernel(
         columns,
         scale: scale * std::f32::consts::LOG2_E,
         window: sizes.window.unwrap_or(u32::MAX),
+        firsts: firsts.unwrap_or(Memory::Null),
+        sinks: sinks.unwrap_or(Memory::Null),
+        cap: sizes.cap,
     };
     let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
     let attend = launch(args, format!("attention_prefill_{ty}_{d}"), grid, simds * sides * 32)?;

@@ -1,8 +1,8 @@
 //! `attention` over a paged cache, alone or after rotary embedding and the cache updates.
 //!
 //! Few tokens use the kernels of `attention_few.cu`, on tensor cores, if the cache is of `f16`, else those of
-//! `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of
-//! `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`, on simdgroup matrices.
+//! `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of `attention_wgmma.cu`
+//! or `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`, on simdgroup matrices.
 
 mod few;
 mod group;
@@ -10,6 +10,7 @@ mod many;
 mod simdgroup;
 #[cfg(test)]
 mod tests;
+mod wgmma;
 
 use super::launch::{Count, Places, all_f32};
 use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
@@ -47,6 +48,8 @@ struct Sizes {
     cache: Cache,
     /// How many positions a token sees, up to its own.
     window: Option<u32>,
+    /// Scores s become `cap`·tanh(s / `cap`), with the factor log2(e); 0 for none.
+    cap: f32,
 }
 
 impl Sizes {
@@ -96,13 +99,19 @@ impl Sizes {
             columns,
             cache,
             window: None,
+            cap: 0.0,
         })
     }
 
     /// Sets the window; `None` if no kernel serves it.
     fn seeing(self, window: Option<u32>) -> Option<Sizes> {
         let window = window.filter(|n| (*n as usize) < self.columns << self.shift);
-        window.is_none_or(|n| n > 0 && n < 1 << 29).then_some(Sizes { window, ..self })
+        window.is_none_or(|n| n > 0 && n < 1 << 27).then_some(Sizes { window, ..self })
+    }
+
+    /// Sets the cap.
+    fn capped(self, cap: Option<f32>) -> Sizes {
+        Sizes { cap: cap.map_or(0.0, |cap| cap * std::f32::consts::LOG2_E), ..self }
     }
 
     /// Heads, key/value heads, elements per head, blocks, sequences and columns of the block table: numbers below
@@ -124,7 +133,8 @@ struct Numbers {
     columns: u32,
 }
 
-/// q, the caches of keys and values, positions, sequences and block table.
+/// q, the caches of keys and values, positions, sequences and block table; if there are, the first position that each
+/// token sees, and the heads' sinks.
 #[derive(Clone, Copy)]
 struct Operands {
     q: Memory,
@@ -133,25 +143,38 @@ struct Operands {
     positions: Memory,
     sequences: Memory,
     table: Memory,
+    firsts: Option<Memory>,
+    sinks: Option<Memory>,
 }
 
 impl Operands {
     fn of([q, keys, values, positions, sequences, table]: [Memory; 6]) -> Operands {
-        Operands { q, keys, values, positions, sequences, table }
+        Operands { q, keys, values, positions, sequences, table, firsts: None, sinks: None }
     }
 }
 
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
-    let [q, k, v, positions, sequences, table] = spec.inputs.as_slice() else { return None };
-    let Operation::Attention { scale, precision, window, cap: None } = spec.op else { return None };
+    let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
+    let Operation::Attention { scale, precision, window, cap } = spec.op else { return None };
+    let (firsts, sinks) = match more.iter().map(|t| t.format).collect::<Vec<_>>()[..] {
+        [] => (None, None),
+        [DType::U32] => (Some(6), None),
+        [DType::F32] => (None, Some(6)),
+        [DType::U32, DType::F32] => (Some(6), Some(7)),
+        _ => return None,
+    };
     if spec.in_place.is_some() {
         return None;
     }
     let sizes = Sizes::of([q, k, v, positions, sequences, table], &spec.output)?.seeing(window)?;
+    let sizes = sizes.capped(cap.map(|cap| cap.get()));
     let scale = scale.get();
     let places = Places::of(spec);
-    let (tokens, operands) = (sizes.tokens.max(), Operands::of([0, 1, 2, 3, 4, 5].map(|i| places.input(i, 0))));
+    let input = |i| places.input(i, 0);
+    let operands =
+        Operands { firsts: firsts.map(input), sinks: sinks.map(input), ..Operands::of([0, 1, 2, 3, 4, 5].map(input)) };
+    let tokens = sizes.tokens.max();
     let scales = match sizes.cache {
         Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
         _ => [Memory::Null, Memory::Null],
@@ -160,7 +183,9 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let many = || match target.vendor {
         Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
         Vendor::Nvidia { .. } => {
-            many::kernel(sizes, operands, scales, &places, scale, precision == AttentionPrecision::BF16, target)
+            let bf16 = precision == AttentionPrecision::BF16;
+            let wgmma = if bf16 { wgmma::kernel(sizes, operands, &places, scale, target) } else { None };
+            wgmma.or_else(|| many::kernel(sizes, operands, scales, &places, scale, bf16, target))
         }
     };
     let many = if few { None } else { many() };

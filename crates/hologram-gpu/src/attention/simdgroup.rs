@@ -1,6 +1,6 @@
 //! Attention of many tokens on the matrix units of Apple GPUs: `kernels/metal/attention_prefill.metal`.
 
-use super::super::kernels::metal::attention_prefill::AttentionPrefill;
+use super::super::kernels::metal::attention_prefill::{AttentionPrefill, FIRSTS, SINKS};
 use super::super::launch::{Places, launch, single};
 use super::super::{Memory, NativeKernel};
 use super::{Cache, Numbers, Operands, Sizes};
@@ -27,7 +27,7 @@ pub(super) fn kernel(
     if tokens_at_a_time == 0 {
         return None;
     }
-    let Operands { q, keys, values, positions, sequences, table } = operands;
+    let Operands { q, keys, values, positions, sequences, table, firsts, sinks } = operands;
     let Numbers { heads, kv_heads, blocks, rows, columns, .. } = sizes.numbers();
     let args = AttentionPrefill {
         q,
@@ -48,6 +48,10 @@ pub(super) fn kernel(
         columns,
         scale: scale * std::f32::consts::LOG2_E,
         window: sizes.window.unwrap_or(u32::MAX),
+        firsts: firsts.unwrap_or(Memory::Null),
+        sinks: sinks.unwrap_or(Memory::Null),
+        flags: if firsts.is_some() { FIRSTS } else { 0 } | if sinks.is_some() { SINKS } else { 0 },
+        cap: sizes.cap,
     };
     let grid = [sizes.kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
     Some(single(launch(args, format!("attention_prefill_{cache}_{d}"), grid, 256)?))

@@ -6,7 +6,7 @@ use hologram_device::{
 
 use super::super::kernels::attention_decode::{AttentionDecode, AttentionJoin};
 use super::super::kernels::cuda::attention_few::AttentionFew;
-use super::super::kernels::cuda::attention_prefill::AttentionPrefill;
+use super::super::kernels::cuda::attention_wgmma::AttentionWgmma;
 use super::super::{Memory, NativeKernel, Part, Target};
 use super::{find, find_group};
 
@@ -111,7 +111,9 @@ fn attention_is_served_by_tokens_size_and_precision() {
         (8, 64, f16, 4, 1, "attention_few_64_4"),
         (1, 80, f16, 1, 0, "attention_decode_half_0_4"),
         (512, 128, f32, 1, 1, "attention_round_f32 attention_prefill_bf16_128"),
-        (64, 128, f16, 1, 1, "attention_round_f16 attention_prefill_bf16_128"),
+        (64, 128, f16, 1, 1, "attention_wgmma_128"),
+        (64, 256, f16, 1, 1, "attention_wgmma_256"),
+        (64, 96, f16, 1, 1, "attention_round_f16 attention_prefill_bf16_96"),
         // Each token may belong to a sequence of its own.
         (64, 128, f16, 64, 1, "attention_few_128_4"),
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
@@ -213,12 +215,48 @@ fn groups_are_matched_by_structure() {
 fn parts_of_positions_lie_in_scratch_memory() {
     let kernel = find(&spec(1, 128, DType::F32, 1, 0), TARGET).expect("served");
     let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
-    assert_eq!(launch.args.list().len(), 30);
+    assert_eq!(launch.args.list().len(), 31);
     // 2 · 132 workgroups for two heads, at most 64 splits.
     assert_eq!((launch.grid, kernel.counters), ([64, 2, 1], 8));
     let args = launch.filled::<AttentionDecode>();
     assert_eq!((args.partial, args.stats), (Memory::Scratch(0), Memory::Scratch(64 * 2 * 4 * 128 * 4)));
     assert_eq!(kernel.scratch, 64 * 2 * 4 * (128 + 2) * 4);
+}
+
+/// Caps, first positions and sinks are told to every kernel, and to the launch that follows it.
+#[test]
+fn variants_are_told() {
+    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    for (target, tokens, d, cache) in [
+        (TARGET, 1, 128, DType::F16),
+        (TARGET, 1, 64, DType::F32),
+        (TARGET, 1, 64, DType::Q8Planes),
+        (TARGET, 512, 128, DType::F16),
+        (apple, 1, 128, DType::F16),
+        (apple, 512, 128, DType::F16),
+    ] {
+        let plain = spec(tokens, d, cache, 1, 1);
+        let mut varied = plain.clone();
+        varied.op = Operation::Attention {
+            scale: 0.125.into(),
+            precision: AttentionPrecision::BF16,
+            window: None,
+            cap: Some(50.0.into()),
+        };
+        varied.inputs.push(plain.inputs[3].clone());
+        varied.inputs.push(tensor(DType::F32, &fixed(&[8])));
+        let (plain, varied) = [plain, varied].map(|s| find(&s, target).expect("served")).into();
+        assert_eq!(entries(&varied), entries(&plain));
+        let told = format!("{:?}", varied.parts);
+        let places = if cache == DType::Q8Planes { [8, 9] } else { [6, 7] };
+        let [firsts, sinks] = places.map(|i| format!("{:?}", Memory::Binding(i)));
+        assert!(
+            ["firsts", "slots"].iter().any(|n| told.contains(&format!("{n}: {firsts}")))
+                && told.contains(&format!("sinks: {sinks}")),
+            "{told}"
+        );
+        assert!(told.contains("cap: 72.13"), "{told}");
+    }
 }
 
 /// A window bounds the splits of a token's positions, and is passed in the flags or as a number; a window that no
@@ -234,7 +272,7 @@ fn windows_are_told() {
         Some(Part::Kernel(launch)) => launch.clone(),
         _ => panic!("a kernel"),
     };
-    for (window, flags, splits) in [(100, 4 | 100 << 3, 2), (1900, 4 | 1900 << 3, 16), (2048, 4, 16), (1 << 30, 4, 16)]
+    for (window, flags, splits) in [(100, 4 | 100 << 5, 2), (1900, 4 | 1900 << 5, 16), (2048, 4, 16), (1 << 30, 4, 16)]
     {
         let launch = last(&windowed(1, window).expect("served"));
         assert_eq!(launch.filled::<AttentionFew>().flags, flags, "{window}");
@@ -242,6 +280,6 @@ fn windows_are_told() {
     }
     for (window, told) in [(100, 100), (2048, u32::MAX)] {
         let launch = last(&windowed(512, window).expect("served"));
-        assert_eq!(launch.filled::<AttentionPrefill>().window, told);
+        assert_eq!(launch.filled::<AttentionWgmma>().window, told);
     }
 }

@@ -57,7 +57,7 @@ impl Encoder {
         let format = decoder.cache_format(&**executor.backend());
         // A text may leave a part of its last block unused.
         let blocks = Some(batch.div_ceil(crate::kv::BLOCK_SIZE) + TEXTS);
-        let cache = KvCache::new(&executor, c, TEXTS, context, format, blocks)?;
+        let cache = KvCache::new(&executor, c, (TEXTS, context, blocks, 0), format)?;
         Ok(Encoder { executor, decoder, cache, batch, plans: HashMap::new() })
     }
 

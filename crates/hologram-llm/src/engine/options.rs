@@ -79,6 +79,11 @@ impl EngineOptions {
         }
     }
 
+    /// States of recurrent layers that are kept for prompts with the same start.
+    pub(super) fn saved_states(&self) -> usize {
+        self.max_sequences.min(16)
+    }
+
     /// Checks the options and completes them: a step has a token for each sequence, and the context fits the cache.
     /// Also returns the number of blocks of the cache.
     pub(super) fn resolve(&self, model: &Model) -> Result<(EngineOptions, usize)> {
@@ -97,8 +102,20 @@ impl EngineOptions {
         let kv = options.kv.unwrap_or_else(|| model.default_cache_format());
         let bytes = block_bytes(model.config(), kv).max(1);
         let of_one = options.context.div_ceil(BLOCK_SIZE);
-        let of_all = of_one.saturating_mul(options.max_sequences);
+
         let fitting = |memory: u64| usize::try_from(u128::from(memory) / bytes).unwrap_or(usize::MAX);
+        let backend = model.executor().backend();
+        let share = if backend.info().backend == BackendType::Cpu { SHARE_OF_HOST } else { SHARE };
+        let mut free = backend.available_memory().map(|free| free / 100 * share);
+        let state = model.config().state_bytes() as u64;
+        if let (Some(free), 1..) = (&mut free, state) {
+            // States get up to a third of the memory: two for each sequence, and those that are kept.
+            let most = usize::try_from(*free / 3 / (3 * state)).unwrap_or(usize::MAX).max(1);
+            options.max_sequences = options.max_sequences.min(most);
+            let slots = 2 * options.max_sequences + options.saved_states();
+            *free = free.saturating_sub(slots as u64 * state);
+        }
+        let of_all = of_one.saturating_mul(options.max_sequences);
         if let Some(memory) = options.kv_memory {
             let blocks = fitting(memory).min(of_all);
             if blocks < of_one {
@@ -111,10 +128,8 @@ impl EngineOptions {
             }
             return Ok((options, blocks));
         }
-        let backend = model.executor().backend();
-        let share = if backend.info().backend == BackendType::Cpu { SHARE_OF_HOST } else { SHARE };
-        let blocks = match backend.available_memory() {
-            Some(free) => fitting(free / 100 * share).min(of_all).max(1),
+        let blocks = match free {
+            Some(free) => fitting(free).min(of_all).max(1),
             None => of_all,
         };
         options.context = options.context.min(blocks.saturating_mul(BLOCK_SIZE));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::generate::Finish;
 use crate::kv::{BLOCK_SIZE, Prefix, PrefixHasher};
 use crate::model::Model;
@@ -89,8 +89,20 @@ impl Worker {
             kv: options.kv,
             device_sampling: None,
             blocks: Some(blocks),
+            saved_states: if options.prefix_cache { options.saved_states() } else { 0 },
         };
         let mut session = model.session(of_session)?;
+        let mut options = options;
+        if session.cache().has_states() {
+            // A wrong guess would cost the state: the sequence would be computed again from its first token.
+            let asked = if draft.is_some() { Some("draft") } else { None };
+            let fixed = matches!(options.speculation, Speculation::Fixed(_)).then_some("speculation");
+            if let Some(option) = asked.or(fixed) {
+                let reason = "is for models without recurrent layers, whose state cannot be taken back".into();
+                return Err(LlmError::Option { option, reason });
+            }
+            options.speculation = Speculation::Off;
+        }
         let draft = draft.map(|draft| Draft::new(draft, &model, of_session)).transpose()?;
         if options.deterministic {
             session.fix_precision(Some(1));
@@ -285,7 +297,8 @@ impl Worker {
             shared > prefix.tokens().max(self.session.len(s.slot))
         };
         let same = |s: &&Sequence| s.paused.is_none() && s.request.tenant == request.tenant && self.pending(s) > 1;
-        if self.running.iter().filter(same).any(soon) {
+        // The states of recurrent layers exist only where they are saved.
+        if !cache.has_states() && self.running.iter().filter(same).any(soon) {
             return None;
         }
         (self.running.is_empty() || own + others <= cache.available_blocks()).then_some(prefix)
@@ -331,7 +344,12 @@ impl Worker {
                 let all = s.wants_prompt_logprobs();
                 let last_block = from.next_multiple_of(BLOCK_SIZE) - from;
                 let most = share.min(budget).min(if all { MAX_LOGITS } else { budget });
-                let count = pending.min(most).min(last_block + room * BLOCK_SIZE);
+                let mut count = pending.min(most).min(last_block + room * BLOCK_SIZE);
+                if self.options.prefix_cache && self.session.cache().has_states() {
+                    // A step ends with the prompt's last whole block, so that its state can be saved.
+                    let whole = s.request.prompt.len().saturating_sub(1) / BLOCK_SIZE * BLOCK_SIZE;
+                    count = if whole > from { count.min(whole - from) } else { count };
+                }
                 if count == 0 {
                     if single {
                         return false;
@@ -535,6 +553,9 @@ impl Worker {
                 s.hash = self.hasher.next(s.hash, tokens);
                 self.session.publish(s.slot, s.published, s.hash);
                 s.published += 1;
+            }
+            if computed == s.published * BLOCK_SIZE && computed < s.request.prompt.len() {
+                self.session.save_state(s.slot, s.hash);
             }
         }
     }

@@ -1,12 +1,15 @@
 //! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
 mod pool;
+mod states;
 
 use hologram_backends::DType;
 use hologram_core::{Executor, Tensor};
 
 use pool::BlockPool;
 pub(crate) use pool::PrefixHasher;
+pub(crate) use states::LayerState;
+use states::States;
 
 use crate::error::{LlmError, Result};
 use crate::models::config::Config;
@@ -16,8 +19,10 @@ pub const BLOCK_SIZE: usize = 32;
 
 /// Keys and values of every layer in device memory at fixed addresses. The host tracks which sequence owns which block.
 pub(crate) struct KvCache {
-    /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`.
-    layers: Vec<(Tensor, Tensor)>,
+    /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`; `None` for layers without.
+    layers: Vec<Option<(Tensor, Tensor)>>,
+    /// The states of recurrent layers.
+    states: Option<States>,
     blocks_per_sequence: usize,
     pool: BlockPool,
     sequences: Vec<Sequence>,
@@ -32,17 +37,16 @@ struct Sequence {
 
 impl KvCache {
     /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16`
-    /// or 8 bits in planes). The sequences share `blocks` blocks; by default there are enough for all.
+    /// or 8 bits in planes). The sequences share `blocks` blocks; by default there are enough for all. Up to
+    /// `saved_states` states of recurrent layers are kept for other sequences.
     ///
     /// # Errors
     /// [`LlmError::CacheTooLarge`].
     pub fn new(
         executor: &Executor,
         config: &Config,
-        max_sequences: usize,
-        context: usize,
+        (max_sequences, context, blocks, saved_states): (usize, usize, Option<usize>, usize),
         format: DType,
-        blocks: Option<usize>,
     ) -> Result<KvCache> {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
         let blocks = blocks.unwrap_or(blocks_per_sequence * max_sequences);
@@ -50,9 +54,14 @@ impl KvCache {
         let bytes = blocks as u128 * block_bytes(config, format);
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
-        let layers = (0..config.cache_layers()).map(|_| Ok((tensor()?, tensor()?))).collect::<Result<Vec<_>>>()?;
+        let pair = |layer: usize| match config.has_cache(layer) {
+            true => Ok(Some((tensor()?, tensor()?))),
+            false => Ok(None),
+        };
+        let layers = (0..config.layers).map(pair).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
             layers,
+            states: States::new(executor, config, max_sequences, saved_states)?,
             blocks_per_sequence,
             pool: BlockPool::new(blocks),
             sequences: vec![Sequence::default(); max_sequences],
@@ -65,21 +74,37 @@ impl KvCache {
     /// # Errors
     /// Those of the device.
     pub fn clear_errors(&self) -> Result<()> {
-        for (keys, values) in &self.layers {
+        for (keys, values) in self.layers.iter().flatten() {
             keys.clear_error()?;
             values.clear_error()?;
         }
-        Ok(())
+        self.states.as_ref().map_or(Ok(()), States::clear_errors)
     }
 
-    /// The keys and values of a layer.
-    pub fn layer(&self, index: usize) -> (&Tensor, &Tensor) {
-        (&self.layers[index].0, &self.layers[index].1)
+    /// The keys and values of a layer, if it has them.
+    pub fn layer(&self, index: usize) -> Option<(&Tensor, &Tensor)> {
+        self.layers.get(index)?.as_ref().map(|(keys, values)| (keys, values))
+    }
+
+    /// The state of a recurrent layer, if it has one.
+    pub fn state(&self, layer: usize) -> Option<&LayerState> {
+        self.states.as_ref()?.layer(layer)
+    }
+
+    /// Whether the model has states, of which those of earlier lengths do not exist.
+    pub fn has_states(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// The slots of the states that a step reads and writes for a sequence, all of whose new tokens are appended.
+    pub fn step_state(&mut self, sequence: usize) -> Option<[u32; 2]> {
+        let len = self.sequences[sequence].len;
+        Some(self.states.as_mut()?.step(sequence, len))
     }
 
     /// Bytes of keys and values per position in a layer.
     pub fn bytes_per_position(&self, layer: usize) -> usize {
-        let (keys, values) = &self.layers[layer];
+        let Some((keys, values)) = self.layer(layer) else { return 0 };
         let positions = self.pool.total() * BLOCK_SIZE;
         (keys.bytes() + values.bytes()) / positions.max(1)
     }
@@ -122,8 +147,13 @@ impl KvCache {
         Ok(s.blocks[block] * BLOCK_SIZE as u32 + offset as u32)
     }
 
-    /// Truncates a sequence to `len` positions and frees the blocks that it no longer needs.
+    /// Truncates a sequence to at most `len` positions and frees the blocks that it no longer needs. A model with
+    /// states goes back to a length of which a state exists, which may be 0.
     pub fn truncate(&mut self, sequence: usize, len: usize) {
+        let len = match &mut self.states {
+            Some(states) => states.truncate(sequence, len),
+            None => len,
+        };
         let s = &mut self.sequences[sequence];
         s.len = s.len.min(len);
         let keep = s.len.div_ceil(BLOCK_SIZE);
@@ -154,13 +184,18 @@ impl KvCache {
     pub fn find_prefix(&self, hasher: &PrefixHasher, tenant: Option<&str>, tokens: &[u32]) -> Prefix {
         let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0 };
         let most = tokens.len().saturating_sub(1) / BLOCK_SIZE;
+        // A model with states needs the state after the prefix as well.
+        let (mut hash, mut usable) = (found.hash, 0);
         for of_block in tokens.chunks_exact(BLOCK_SIZE).take(most) {
-            let hash = hasher.next(found.hash, of_block);
+            hash = hasher.next(hash, of_block);
             let Some(block) = self.pool.find(hash, of_block) else { break };
-            found.hash = hash;
             found.blocks.push(block);
-            found.idle += usize::from(self.pool.is_idle(block));
+            if self.states.as_ref().is_none_or(|states| states.has(hash)) {
+                (found.hash, usable) = (hash, found.blocks.len());
+            }
         }
+        found.blocks.truncate(usable);
+        found.idle = found.blocks.iter().filter(|block| self.pool.is_idle(**block)).count();
         found
     }
 
@@ -173,6 +208,17 @@ impl KvCache {
         let s = &mut self.sequences[sequence];
         s.blocks.extend(&prefix.blocks);
         s.len = prefix.tokens();
+        if let Some(states) = &mut self.states {
+            states.adopt(sequence, prefix.hash, prefix.tokens());
+        }
+    }
+
+    /// Makes the states of a sequence available to others, under the hash of the last block of its tokens.
+    pub fn save_state(&mut self, sequence: usize, hash: u128) {
+        let len = self.sequences[sequence].len;
+        if let Some(states) = &mut self.states {
+            states.save(sequence, hash, len);
+        }
     }
 
     /// Writes the block table, row-major `[sequences, blocks_per_sequence]`; unused entries are 0 and never read.

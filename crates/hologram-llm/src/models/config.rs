@@ -5,9 +5,13 @@ use hologram_core::ops::RopeStyle;
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
 use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
-use crate::models::{self, Architecture, Experts, NormKind, Rotary, RotaryLayers, Scale, TernaryActivations, Windows};
+use crate::models::{
+    self, Architecture, Experts, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations,
+    Windows,
+};
 
 /// The hyperparameters of a decoder-only transformer.
 #[derive(Clone, Debug)]
@@ -57,6 +61,12 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
     pub windows: Vec<Option<u32>>,
+    /// The sizes of recurrent layers, if there are such.
+    pub recurrent: Option<Recurrent>,
+    /// Per layer whether it has a state beside the cache.
+    pub recurs: Vec<bool>,
+    /// Per layer whether it has attention, and so keys and values in the cache.
+    pub attends: Vec<bool>,
     /// How activations are quantised for ternary weights.
     pub ternary: TernaryActivations,
     /// Whether tokens see all of their text. Windows then reach half of their length to both sides.
@@ -177,6 +187,9 @@ pub(crate) fn sizes(
         scales: Scales::default(),
         experts: None,
         windows: vec![None; layers],
+        recurrent: None,
+        recurs: vec![false; layers],
+        attends: vec![true; layers],
         ternary: architecture.ternary,
         bidirectional: architecture.encoder.is_some(),
         ahead: 0,
@@ -210,6 +223,17 @@ const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     scale: "expert_weights_scale",
 };
 
+/// Recurrent layers in GGUF files.
+const GGUF_STATE: StateKeys = StateKeys {
+    short: "shortconv.l_cache",
+    conv: "ssm.conv_kernel",
+    groups: "ssm.group_count",
+    key: "ssm.state_size",
+    heads: "ssm.time_step_rank",
+    value: "",
+    inner: "ssm.inner_size",
+};
+
 /// Factors and caps in GGUF files.
 const GGUF_SCALES: ScaleKeys = ScaleKeys {
     known: &[
@@ -235,8 +259,19 @@ impl Keys for GgufKeys<'_> {
         format!("{}.{key}", self.architecture)
     }
 
+    /// Of a list with an entry for each layer the only number above 0.
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
-        self.file.get_opt(&self.full(key))
+        let Some(Value::Numbers(_)) = self.file.value(&self.full(key)) else {
+            return self.file.get_opt(&self.full(key));
+        };
+        let numbers: Vec<u64> = self.file.get_opt(&self.full(key))?.unwrap_or_default();
+        let first = numbers.iter().copied().find(|n| *n > 0).unwrap_or(0);
+        match numbers.iter().find(|n| **n != 0 && **n != first) {
+            None => Ok(Some(first)),
+            Some(other) => {
+                Err(self.bad(key, format!("differs between layers ({first}, {other}), which is not supported")))
+            }
+        }
     }
 
     fn float(&self, key: &str) -> Result<Option<f64>> {
@@ -277,7 +312,10 @@ impl Config {
         }
         let own_name = file.get_opt::<&str>("general.name")?.unwrap_or("unnamed").into();
         let eps = if architecture.norm == NormKind::Layer { LAYER_NORM_EPS } else { GGUF.eps };
-        let mut config = sizes(&keys, &Names { eps, ..GGUF }, architecture, own_name, vocab)?;
+        // Models of experts alone may have no other width.
+        let has_ffn = file.value(&keys.full(GGUF.ffn)).is_some();
+        let ffn = if has_ffn { GGUF.ffn } else { GGUF_EXPERTS.ffn };
+        let mut config = sizes(&keys, &Names { eps, ffn, ..GGUF }, architecture, own_name, vocab)?;
         // Layers that predict further tokens come last and are not used.
         let ahead = keys.unsigned("nextn_predict_layers")?.unwrap_or(0);
         config.layers = match usize::try_from(ahead).ok().and_then(|ahead| config.layers.checked_sub(ahead)) {
@@ -354,6 +392,22 @@ impl Config {
                 }
             }
         }
+        if let Some(rule) = architecture.state {
+            let tiled = matches!(rule, StateRule::Heads { tiled: true, .. });
+            let sizes = Recurrent::read(&keys, &GGUF_STATE, rule, config.width)?;
+            config.recurrent = Some(Recurrent { tiled, ..sizes });
+            let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
+            let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+            let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
+                Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
+                _ => None,
+            };
+            config.place_recurrent(|layer| match (&kv_heads, every) {
+                (Some(heads), _) => heads.get(layer) == Some(&0),
+                (None, Some(n)) => !(layer + 1).is_multiple_of(n),
+                (None, None) => false,
+            });
+        }
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
         if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
@@ -404,10 +458,15 @@ impl Config {
         matches!(self.rope_scaling, RopeScaling::Long { original, .. } if context > original)
     }
 
-    /// Layers with a cache of their own. If tokens see all of their text, it is done in one step, and all layers can
-    /// share one.
+    /// Whether a layer has a cache of its own. If tokens see all of their text, it is done in one step, and all layers
+    /// can share one.
+    pub(crate) fn has_cache(&self, layer: usize) -> bool {
+        if self.bidirectional { layer == 0 } else { self.attends.get(layer) == Some(&true) }
+    }
+
+    /// The number of layers with a cache of their own.
     pub(crate) fn cache_layers(&self) -> usize {
-        if self.bidirectional { self.layers.min(1) } else { self.layers }
+        (0..self.layers).filter(|layer| self.has_cache(*layer)).count()
     }
 
     /// Bytes of keys and values per position, for elements of this size.

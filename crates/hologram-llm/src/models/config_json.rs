@@ -8,10 +8,12 @@ use crate::error::{LlmError, Result};
 use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, Rotary, RotaryLayers, Scale, TernaryActivations, Windows, config_unknown,
+    self, Architecture, Experts, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations, Windows,
+    config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -182,7 +184,57 @@ fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Resu
     if let Some(limit) = keys.float("swiglu_limit")?.filter(|limit| *limit != f64::from(SWIGLU_LIMIT)) {
         return Err(only(format!("swiglu_limit {limit}")));
     }
-    Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))
+    let mut experts = Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))?;
+    if let (Some(experts), Some(dense)) = (&mut experts, keys.unsigned("num_dense_layers")?) {
+        experts.first = dense.min(MAX_LAYERS as u64) as usize;
+    }
+    Ok(experts)
+}
+
+/// Recurrent layers in `config.json`.
+const FOLDER_STATE: StateKeys = StateKeys {
+    short: "conv_L_cache",
+    conv: "linear_conv_kernel_dim",
+    groups: "linear_num_key_heads",
+    key: "linear_key_head_dim",
+    heads: "linear_num_value_heads",
+    value: "linear_value_head_dim",
+    inner: "",
+};
+
+const BLOCK_FFN: &str = "block_ff_dim";
+
+/// The width of LFM2's feed-forward networks, which its files may give before its adjustment.
+fn adjusted_ffn(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+    if keys.truth("block_auto_adjust_ff_dim")? != Some(true) {
+        return Ok(());
+    }
+    let multiplier = keys.above("block_ffn_dim_multiplier", 0.0)?.unwrap_or(1.0);
+    let multiple = keys.size_opt("block_multiple_of", MAX_SIZE)?.unwrap_or(256);
+    let ffn = ((2 * config.ffn / 3) as f64 * multiplier) as usize;
+    config.ffn = ffn.next_multiple_of(multiple).min(MAX_SIZE);
+    Ok(())
+}
+
+/// The types of layers with a state instead of attention.
+const RECURRENT_TYPES: [&str; 3] = ["conv", "linear_attention", "mamba"];
+
+/// Which layers recur.
+fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
+    if let Some(types) = keys.strings("layer_types")? {
+        config.place_recurrent(|layer| types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own)));
+        return Ok(());
+    }
+    let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
+    let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+    // Older files of LFM2 list the layers that have attention.
+    let attends = keys.floats("full_attn_idxs")?;
+    config.place_recurrent(|layer| match (&attends, every) {
+        (Some(attends), _) => !attends.contains(&(layer as f32)),
+        (None, Some(n)) => !(layer + 1).is_multiple_of(n),
+        (None, None) => false,
+    });
+    Ok(())
 }
 
 /// Factors and caps in `config.json`.
@@ -214,6 +266,14 @@ pub(crate) struct Ternary {
 impl Config {
     /// Reads the hyperparameters from a folder's `config.json`.
     pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
+        if let Some(Value::Object(text)) = object.get("text_config") {
+            // The part of a model of text and images that is run.
+            let mut whole = object.clone();
+            whole.remove("text_config");
+            whole.extend(text.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())));
+            whole.insert("architectures".into(), object.get("architectures").cloned().unwrap_or(Value::Null));
+            return Config::from_json(path, name, &whole);
+        }
         let keys = JsonKeys { path, prefix: "", object };
         let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
         let classes = keys.strings("architectures")?.unwrap_or_default();
@@ -231,8 +291,12 @@ impl Config {
             return Err(only(format!("class {class}"), known.join(", ")));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
-        let names = Names { eps: architecture.folder.eps, ..FOLDER };
+        // Older files of LFM2 have another name; models of experts alone may have no other width.
+        let ffn = [FOLDER.ffn, BLOCK_FFN, FOLDER_EXPERTS.ffn].into_iter().find(|key| keys.get(key).is_some());
+        let ffn = ffn.unwrap_or(FOLDER.ffn);
+        let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
+        adjusted_ffn(&keys, &mut config)?;
         config.rope = architecture.folder.rope;
         for key in ["hidden_act", "hidden_activation"] {
             if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
@@ -245,6 +309,10 @@ impl Config {
         }
         config_unknown::reject(&keys)?;
         config.experts = experts(&keys, architecture, config.ffn)?;
+        if let Some(rule) = architecture.state {
+            config.recurrent = Some(Recurrent::read(&keys, &FOLDER_STATE, rule, config.width)?);
+            recurrent_layers(&keys, &mut config, rule)?;
+        }
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         windows(&keys, &mut config)?;
@@ -481,6 +549,7 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
             }
             Some("sliding_attention") => true,
             Some("full_attention") => false,
+            Some(own) if RECURRENT_TYPES.contains(&own) && config.recurrent.is_some() => false,
             Some(other) => {
                 return Err(keys.bad("layer_types", format!("has {other}, which is not supported")));
             }

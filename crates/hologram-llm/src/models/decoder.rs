@@ -7,7 +7,7 @@ use hologram_core::{Dim, Executor, Graph, Tensor};
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::models::Rotary;
-use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Step};
+use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Runs, Step};
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
@@ -120,7 +120,7 @@ impl Decoder {
         let local = c.rotary.contains(&Rotary::Local);
         let local_frequencies = local.then(|| tensor(c.local_rope_frequencies())).transpose()?;
         let has_norm = encoder.is_none_or(|parts| parts.output_norm);
-        let output_norm = has_norm.then(|| Norm::load(weights, c, "output_norm")).transpose()?;
+        let output_norm = has_norm.then(|| Norm::load(weights, c, c.architecture.output_norm)).transpose()?;
         weights.finish(c.layers..c.layers + c.ahead)?;
         progress(parts, parts);
         Ok(Decoder {
@@ -208,6 +208,9 @@ impl Decoder {
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
+    /// A model with states has the inputs `runs` (`u32 [runs, 4]`), the tokens of a sequence that follow each other with
+    /// the slots of its states as for [`Graph::conv_state`], and `token_runs` (`u32 [tokens]`), the run of each token.
+    ///
     /// If tokens see all of their text, its tokens are in one step. Further inputs are then `lasts`, the last position
     /// of each token's text, `window_firsts` and `window_lasts`, the first and the last position in its window (if
     /// layers have one), and `segments`, its segment (if the model has them), all `u32 [tokens]`.
@@ -240,8 +243,19 @@ impl Decoder {
                     true => Some([input("window_firsts")?, input("window_lasts")?]),
                     false => None,
                 };
-                let (keys, values) = cache.layer(0);
-                Some(BothSides { lasts, window, cache: [g.state(keys)?, g.state(values)?] })
+                let shared = match cache.layer(0) {
+                    Some((keys, values)) => Some([g.state(keys)?, g.state(values)?]),
+                    None => None,
+                };
+                shared.map(|cache| BothSides { lasts, window, cache })
+            }
+        };
+        let runs = match c.recurrent {
+            None => None,
+            Some(_) => {
+                let most = g.extent("runs", bucket.tokens.min(cache.max_sequences()));
+                let of_tokens = g.input("token_runs", DType::U32, &[tokens])?;
+                Some(Runs { list: g.input("runs", DType::U32, &[most, Dim::Fixed(4)])?, of_tokens })
             }
         };
         let mut step = Step {
@@ -259,6 +273,7 @@ impl Decoder {
             frequencies,
             local_frequencies,
             both,
+            runs,
             growth: None,
         };
         let embedding = step.graph.constant(&self.embedding)?;

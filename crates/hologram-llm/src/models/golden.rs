@@ -54,6 +54,11 @@ fn graphs_of_all_architectures() {
         ("gpt_oss", "gpt-oss"),
         ("glm4_moe", "glm4-moe"),
         ("granitemoe", "granite-moe"),
+        ("lfm2", "lfm2"),
+        ("lfm2_moe", "lfm2-moe"),
+        ("qwen3_5_text", "qwen3-5"),
+        ("qwen3_5_moe_text", "qwen3-5-moe"),
+        ("qwen3_next", "qwen3-next"),
         ("bert", "bert"),
         ("xlm-roberta", "xlm-roberta"),
         ("modernbert", "modernbert"),
@@ -63,7 +68,7 @@ fn graphs_of_all_architectures() {
         let decoder = load(fixture, &executor);
         assert!(decoder.config.architecture.folder.model_type == name, "{fixture} is not a {name}");
         let format = decoder.cache_format(&**executor.backend());
-        let cache = KvCache::new(&executor, &decoder.config, 2, 64, format, None).unwrap();
+        let cache = KvCache::new(&executor, &decoder.config, (2, 64, None, 0), format).unwrap();
         let bucket = Bucket { tokens: 4, full: false, outputs: 2, results: Results::Logits, precision: None };
         let got = decoder.graph(&executor, &cache, bucket).unwrap().to_string();
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/graphs/{name}.txt"));

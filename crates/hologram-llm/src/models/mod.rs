@@ -16,6 +16,7 @@ mod golden;
 mod granite;
 pub(crate) mod head;
 mod layers;
+mod lfm2;
 mod llama;
 mod mistral;
 mod mixtures;
@@ -23,6 +24,8 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_next;
+pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod scales;
 mod smollm3;
@@ -32,6 +35,7 @@ use blocks::LayerFn;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use layers::{Rotary, RotaryLayers, Windows};
+pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
 pub use scales::Scale;
 
 /// The supported architectures.
@@ -59,6 +63,11 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &mixtures::GPT_OSS,
     &mixtures::GLM4_MOE,
     &mixtures::GRANITE_MOE,
+    &lfm2::LFM2,
+    &lfm2::LFM2_MOE,
+    &qwen3_next::QWEN35,
+    &qwen3_next::QWEN35_MOE,
+    &qwen3_next::QWEN3_NEXT,
     &encoders::BERT,
     &encoders::XLM_ROBERTA,
     &encoders::MODERNBERT,
@@ -95,6 +104,10 @@ pub struct Architecture {
     pub scores_by_width: Option<usize>,
     /// Whether YaRN's bounds are whole pairs, if the file does not say it.
     pub yarn_truncates: bool,
+    /// The name of the norm after the layers in GGUF files.
+    pub output_norm: &'static str,
+    /// Its layers with a state beside the cache, if it has such.
+    pub state: Option<StateRule>,
     /// What an encoder has around its layers; `None`: a decoder.
     pub encoder: Option<EncoderParts>,
 }
@@ -141,6 +154,8 @@ impl Architecture {
         experts: None,
         scores_by_width: None,
         yarn_truncates: true,
+        output_norm: "output_norm",
+        state: None,
         encoder: None,
     };
 }

@@ -52,7 +52,12 @@ impl<'a> FolderWeights<'a> {
         let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
         let (scales, taken) = (RefCell::default(), RefCell::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
-        let base = if folder.find(embedding).is_some() { "" } else { names.base };
+        // Models of text and images have one more level.
+        let base = ["", names.base, "model.language_model."].into_iter().find(|base| {
+            let name = format!("{base}{embedding}");
+            folder.find(&name).is_some()
+        });
+        let base = base.unwrap_or(names.base);
         Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken, base })
     }
 
@@ -85,12 +90,12 @@ impl<'a> FolderWeights<'a> {
         if let Some(other) = named(self.names.others) {
             return format!("{base}{other}");
         }
-        let mut parts = ours.splitn(4, '.');
-        let (Some("blk"), Some(layer), Some(name), Some(kind)) =
-            (parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return ours.into();
+        let of_layer = || {
+            let (layer, rest) = ours.strip_prefix("blk.")?.split_once('.')?;
+            let (name, kind) = rest.rsplit_once('.')?;
+            Some((layer, name, kind))
         };
+        let Some((layer, name, kind)) = of_layer() else { return ours.into() };
         let found = self.names.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
         let name = found.map_or(name, |(_, theirs)| theirs);
         if let Some(complete) = name.strip_suffix('$') {
@@ -348,12 +353,22 @@ impl Weights for FolderWeights<'_> {
         // Some vectors are matrices of one row.
         let row = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [1, len]);
         let (shard, entry) = if row { self.checked(&name, &[1, len])? } else { self.checked(&name, &[len])? };
-        let base = if ours.ends_with("norm.weight") { self.names.norm_base } else { 0.0 };
+        // The norm of heads of recurrences is stored as it is.
+        let plain = ours.ends_with(".ssm_norm.weight") || !ours.ends_with("norm.weight");
+        let base = if plain { 0.0 } else { self.names.norm_base };
         if self.format(shard, entry)? == DType::F32 && base == 0.0 {
             return self.take(shard, entry, DType::F32, &[len]);
         }
         let values: Vec<f32> = self.values(shard, entry)?.into_iter().map(|v| v + base).collect();
         Ok(Tensor::from_slice(self.executor, &[len], &values)?)
+    }
+
+    fn small(&self, ours: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
+        let name = self.name_of(ours);
+        let between = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [rows, 1, row_len]);
+        let (shard, entry) =
+            if between { self.checked(&name, &[rows, 1, row_len])? } else { self.checked(&name, &[rows, row_len])? };
+        Ok(Tensor::from_slice(self.executor, &[rows, row_len], &self.values(shard, entry)?)?)
     }
 
     fn expert_vectors(&self, ours: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {

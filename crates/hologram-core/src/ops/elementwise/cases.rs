@@ -1,5 +1,7 @@
 //! The conformance cases of the elementwise operations: each with each of its types over a short table of shapes.
 
+use std::sync::Arc;
+
 use hologram_backends::DType;
 use hologram_backends::Elementwise as E;
 use hologram_isa::Type;
@@ -7,6 +9,7 @@ use hologram_isa::Type;
 use super::table::rows;
 use super::{Kind, Map, cast, constant};
 use crate::conformance::{Case, CaseInput, Fill, View};
+use crate::ops::SharedOp;
 use crate::tensor::Dim;
 
 pub(in crate::ops) fn cases() -> Vec<Case> {
@@ -19,6 +22,12 @@ pub(in crate::ops) fn cases() -> Vec<Case> {
     cases.extend(cast::cases());
     cases.extend(constant::cases());
     cases
+}
+
+/// The rows that have gradients, with their number of operands.
+pub(crate) fn gradient_rows() -> Vec<(SharedOp, usize)> {
+    let with = rows().into_iter().filter(|map| map.scalar.gradients.is_some());
+    with.map(|map| (Arc::new(map) as SharedOp, map.scalar.operands)).collect()
 }
 
 /// Cases with no element, one element, odd numbers of elements and more than one workgroup; with an extent and without;

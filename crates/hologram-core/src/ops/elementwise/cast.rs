@@ -7,7 +7,7 @@ use super::{elementwise_program, stored, wrap};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::ops::{Elementwise, Launchable, Op};
 #[cfg(feature = "conformance")]
@@ -59,6 +59,10 @@ impl Op for Cast {
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         elementwise_program(spec, &[], 1, |b, args| Some(self.emit(b, args)))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        Ok(vec![Some(g.cast_like(call.grad, call.inputs[0])?)])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

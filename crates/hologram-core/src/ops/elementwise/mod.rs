@@ -4,6 +4,7 @@
 mod cases;
 mod cast;
 mod constant;
+mod derivative;
 mod divide;
 mod functions;
 mod inverse;
@@ -16,12 +17,15 @@ use hologram_isa::{Builder, Type, TypeSet, Value};
 
 #[cfg(feature = "conformance")]
 pub(super) use cases::cases;
+#[cfg(feature = "conformance")]
+pub(crate) use cases::gradient_rows;
 pub(crate) use constant::Fill;
 pub(crate) use program::{copy_program, elementwise_program};
 
 use super::lines::not_for;
 use super::{Elementwise, Launchable, Op};
 use crate::error::Result;
+use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -43,6 +47,8 @@ struct Scalar {
     ulp: f64,
     /// The magnitude that the error is relative to if it exceeds the result, such as an operand whose parts cancel.
     scale: fn(&[f64]) -> f64,
+    /// The gradients by the operands. `None` for operations of which no result is a float.
+    gradients: Option<derivative::Gradients>,
 }
 
 /// The types of an operation apart from those of its operands.
@@ -113,6 +119,13 @@ impl Op for Map {
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         elementwise_program(spec, &[], 1, |b, args| Some(self.emit(b, args)))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        match self.scalar.gradients {
+            Some(gradients) => derivative::vjp(g, call, gradients),
+            None => Err(no_derivative(self.name())),
+        }
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

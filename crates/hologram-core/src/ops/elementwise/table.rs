@@ -1,8 +1,11 @@
 //! The table of elementwise operations: name and operands, element types, error bound, documentation, expression,
-//! reference.
+//! reference, and the gradients by the operands.
+
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 
 use hologram_isa::{Type, TypeSet};
 
+use super::derivative::{Term, Terms};
 use super::functions::{self as f, GELU_TANH};
 use super::{Kind, Map, Scalar, constant, divide, inverse, pow};
 use crate::eager::Call;
@@ -44,9 +47,22 @@ macro_rules! whole {
     };
 }
 
+/// The gradients by the operands, if a row has them: expressions over the [`Terms`] that the row names.
+macro_rules! gradients {
+    () => {
+        None
+    };
+    ($d:ident $grads:expr) => {{
+        fn gradients<'a>($d: &Terms<'a>) -> Vec<Term<'a>> {
+            $grads.to_vec()
+        }
+        Some(gradients)
+    }};
+}
+
 macro_rules! operations {
     ($($op:ident $name:ident($first:ident $(, $arg:ident)*) $kind:ident $types:ident $ulp:literal $(of $scale:expr)?, $doc:literal,
-        $emit:expr, $reference:expr $(, $whole:expr)?;)*) => {
+        $emit:expr, $reference:expr $(, $whole:expr)? $(=> $d:ident $grads:expr)?;)*) => {
         impl Graph {
             $(
                 #[doc = $doc]
@@ -94,6 +110,7 @@ macro_rules! operations {
                         whole: whole!($($whole)?),
                         ulp: $ulp,
                         scale: scale!($($scale)?),
+                        gradients: gradients!($($d $grads)?),
                     };
                     Map { scalar: &ROW }
                 }
@@ -114,81 +131,102 @@ fn truth(value: bool) -> f64 {
 
 operations! {
     // Arithmetic.
-    Add add(a, b) Map NUMBERS 0.5, "a + b. Integers wrap.", |b, v| b.add(v[0], v[1]), |v| v[0] + v[1], |v| v[0].wrapping_add(v[1]);
-    Sub sub(a, b) Map NUMBERS 0.5, "a − b. Integers wrap.", |b, v| b.sub(v[0], v[1]), |v| v[0] - v[1], |v| v[0].wrapping_sub(v[1]);
-    Mul mul(a, b) Map NUMBERS 0.5, "a · b. Integers wrap.", |b, v| b.mul(v[0], v[1]), |v| v[0] * v[1], |v| v[0].wrapping_mul(v[1]);
+    Add add(a, b) Map NUMBERS 0.5, "a + b. Integers wrap.", |b, v| b.add(v[0], v[1]), |v| v[0] + v[1], |v| v[0].wrapping_add(v[1]) => d [d.g, d.g];
+    Sub sub(a, b) Map NUMBERS 0.5, "a − b. Integers wrap.", |b, v| b.sub(v[0], v[1]), |v| v[0] - v[1], |v| v[0].wrapping_sub(v[1]) => d [d.g, -d.g];
+    Mul mul(a, b) Map NUMBERS 0.5, "a · b. Integers wrap.", |b, v| b.mul(v[0], v[1]), |v| v[0] * v[1], |v| v[0].wrapping_mul(v[1])
+        => d [d.g * d.b, d.g * d.a];
     Div div(a, b) Map NUMBERS 0.5, "a / b; integers toward zero, and an integer division by zero is an error of the run.",
-        |b, v| b.div(v[0], v[1]), |v| v[0] / v[1], |v| v[0].checked_div(v[1]).unwrap_or(0);
+        |b, v| b.div(v[0], v[1]), |v| v[0] / v[1], |v| v[0].checked_div(v[1]).unwrap_or(0) => d [d.g / d.b, -(d.g * d.y / d.b)];
     Rem rem(a, b) Map INTEGERS 0.0, "The remainder of a / b with a's sign; by zero an error of the run.",
         |b, v| b.rem(v[0], v[1]), |v| v[0] % v[1], |v| v[0].checked_rem(v[1]).unwrap_or(0);
     Remainder remainder(a, b) Map NUMBERS 0.5, "a − b·⌊a / b⌋, which has b's sign, as Python's `%`; of integers by zero an error of the run.",
-        divide::remainder, |v| remainder_f64(v[0], v[1]), |v| { let m = v[0].checked_rem(v[1]).unwrap_or(0); if m != 0 && (m ^ v[1]) < 0 { m + v[1] } else { m } };
+        divide::remainder, |v| remainder_f64(v[0], v[1]), |v| { let m = v[0].checked_rem(v[1]).unwrap_or(0); if m != 0 && (m ^ v[1]) < 0 { m + v[1] } else { m } }
+        => d [d.g, -(d.g * (d.a / d.b).floor())];
     FloorDivide floor_divide(a, b) Map NUMBERS 1.0, "⌊a / b⌋, as Python's `//`; of integers by zero an error of the run.",
-        divide::floor_divide, |v| floor_divide_f64(v[0], v[1]), |v| { let q = v[0].checked_div(v[1]).unwrap_or(0); if q.wrapping_mul(v[1]) != v[0] && (v[0] ^ v[1]) < 0 { q - 1 } else { q } };
+        divide::floor_divide, |v| floor_divide_f64(v[0], v[1]), |v| { let q = v[0].checked_div(v[1]).unwrap_or(0); if q.wrapping_mul(v[1]) != v[0] && (v[0] ^ v[1]) < 0 { q - 1 } else { q } }
+        => d [d.zero, d.zero];
     MulAdd mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
-        f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]);
-    Max maximum(a, b) Map NUMBERS 0.0, "The greater; NaN if either is.", |b, v| f::maximum(b, v[0], v[1]), |v| greater(v[0], v[1]);
-    Min minimum(a, b) Map NUMBERS 0.0, "The lesser; NaN if either is.", |b, v| f::minimum(b, v[0], v[1]), |v| -greater(-v[0], -v[1]);
+        f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]) => d [d.g * d.b, d.g * d.a, d.g];
+    Max maximum(a, b) Map NUMBERS 0.0, "The greater; NaN if either is.", |b, v| f::maximum(b, v[0], v[1]), |v| greater(v[0], v[1])
+        => d [d.share(d.a.gt(d.b)), d.share(d.b.gt(d.a))];
+    Min minimum(a, b) Map NUMBERS 0.0, "The lesser; NaN if either is.", |b, v| f::minimum(b, v[0], v[1]), |v| -greater(-v[0], -v[1])
+        => d [d.share(d.b.gt(d.a)), d.share(d.a.gt(d.b))];
     Clip clip(x, least, greatest) Map NUMBERS 0.0, "min(max(x, least), greatest); NaN if any is.",
-        |b, v| { let low = f::maximum(b, v[0], v[1]); f::minimum(b, low, v[2]) }, |v| -greater(-greater(v[0], v[1]), -v[2]);
-    Neg neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0];
-    Abs abs(x) Map SIGNED 0.0, "|x|; of the least integer itself.", |b, v| b.abs(v[0]), |v| v[0].abs();
+        |b, v| { let low = f::maximum(b, v[0], v[1]); f::minimum(b, low, v[2]) }, |v| -greater(-greater(v[0], v[1]), -v[2])
+        => d [d.a.within(d.b, d.c).choose(d.g, d.number(0.0)), d.b.gt(d.a).choose(d.b.gt(d.c).choose(d.number(0.0), d.g), d.number(0.0)), d.a.max(d.b).gt(d.c).choose(d.g, d.number(0.0))];
+    Neg neg(x) Map SIGNED 0.0, "−x.", |b, v| b.neg(v[0]), |v| -v[0] => d [-d.g];
+    Abs abs(x) Map SIGNED 0.0, "|x|; of the least integer itself.", |b, v| b.abs(v[0]), |v| v[0].abs() => d [d.g * d.a.sign()];
 
     // Functions.
-    Sqrt sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt();
-    Rsqrt rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt();
+    Sqrt sqrt(x) Map FLOATS 0.5, "√x.", |b, v| b.sqrt(v[0]), |v| v[0].sqrt() => d [d.g * 0.5 / d.y];
+    Rsqrt rsqrt(x) Map FLOATS 1.5, "1 / √x.", |b, v| f::rsqrt(b, v[0]), |v| 1.0 / v[0].sqrt() => d [d.g * -0.5 * d.y / d.a];
     Pow pow(a, b) Map NUMBERS 3.0, "a to the power of b, with C's corner cases. Integers wrap; negative exponents give 0, except of 1 and −1.",
-        |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]), pow::pow_i64;
-    Exp exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp();
-    Exp2 exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2();
-    Log log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln();
-    Log2 log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2();
-    Log10 log10(x) Map FLOATS 3.0, "The logarithm to base 10.", |b, v| f::log10(b, v[0]), |v| v[0].log10();
-    Sin sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin();
-    Cos cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos();
-    Tan tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan();
-    Tanh tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh();
-    Asin asin(x) Map FLOATS 3.0, "The angle in radians whose sine is x.", |b, v| inverse::asin(b, v[0]), |v| v[0].asin();
-    Acos acos(x) Map FLOATS 3.0, "The angle in radians whose cosine is x.", |b, v| inverse::acos(b, v[0]), |v| v[0].acos();
-    Atan atan(x) Map FLOATS 2.0, "The angle in radians whose tangent is x.", |b, v| inverse::atan(b, v[0]), |v| v[0].atan();
+        |b, v| pow::pow(b, v[0], v[1]), |v| v[0].powf(v[1]), pow::pow_i64
+        => d [d.b.same(0.0).choose(d.number(0.0), d.g * d.b * d.a.pow(d.b - 1.0)), d.a.same(0.0).choose(d.number(0.0), d.g * d.y * d.a.log())];
+    Exp exp(x) Map FLOATS 2.0, "e to the power of x.", |b, v| b.exp(v[0]), |v| v[0].exp() => d [d.g * d.y];
+    Exp2 exp2(x) Map FLOATS 2.0, "2 to the power of x.", |b, v| b.exp2(v[0]), |v| v[0].exp2() => d [d.g * d.y * LN_2];
+    Log log(x) Map FLOATS 2.0, "The natural logarithm.", |b, v| b.log(v[0]), |v| v[0].ln() => d [d.g / d.a];
+    Log2 log2(x) Map FLOATS 2.0, "The logarithm to base 2.", |b, v| b.log2(v[0]), |v| v[0].log2() => d [d.g / (d.a * LN_2)];
+    Log10 log10(x) Map FLOATS 3.0, "The logarithm to base 10.", |b, v| f::log10(b, v[0]), |v| v[0].log10() => d [d.g / (d.a * LN_10)];
+    Sin sin(x) Map FLOATS 2.0, "The sine of radians.", |b, v| b.sin(v[0]), |v| v[0].sin() => d [d.g * d.a.cos()];
+    Cos cos(x) Map FLOATS 2.0, "The cosine of radians.", |b, v| b.cos(v[0]), |v| v[0].cos() => d [-(d.g * d.a.sin())];
+    Tan tan(x) Map FLOATS 5.0, "The tangent of radians.", |b, v| f::tan(b, v[0]), |v| v[0].tan() => d [d.g * (d.y * d.y + 1.0)];
+    Tanh tanh(x) Map FLOATS 2.0, "The hyperbolic tangent.", |b, v| b.tanh(v[0]), |v| v[0].tanh() => d [d.g * (-(d.y * d.y) + 1.0)];
+    Asin asin(x) Map FLOATS 3.0, "The angle in radians whose sine is x.", |b, v| inverse::asin(b, v[0]), |v| v[0].asin()
+        => d [d.g * (-(d.a * d.a) + 1.0).rsqrt()];
+    Acos acos(x) Map FLOATS 3.0, "The angle in radians whose cosine is x.", |b, v| inverse::acos(b, v[0]), |v| v[0].acos()
+        => d [-(d.g * (-(d.a * d.a) + 1.0).rsqrt())];
+    Atan atan(x) Map FLOATS 2.0, "The angle in radians whose tangent is x.", |b, v| inverse::atan(b, v[0]), |v| v[0].atan()
+        => d [d.g / (d.a * d.a + 1.0)];
     Atan2 atan2(y, x) Map FLOATS 3.0, "The angle in radians of the point (x, y), from −π to π, with C's corner cases.",
-        inverse::atan2, |v| v[0].atan2(v[1]);
-    Sinh sinh(x) Map FLOATS 3.0, "The hyperbolic sine.", |b, v| inverse::sinh(b, v[0]), |v| v[0].sinh();
-    Cosh cosh(x) Map FLOATS 3.0, "The hyperbolic cosine.", |b, v| inverse::cosh(b, v[0]), |v| v[0].cosh();
-    Asinh asinh(x) Map FLOATS 3.0, "The inverse of the hyperbolic sine.", |b, v| inverse::asinh(b, v[0]), |v| v[0].asinh();
+        inverse::atan2, |v| v[0].atan2(v[1]) => d [d.g * d.b / (d.a * d.a + d.b * d.b), -(d.g * d.a / (d.a * d.a + d.b * d.b))];
+    Sinh sinh(x) Map FLOATS 3.0, "The hyperbolic sine.", |b, v| inverse::sinh(b, v[0]), |v| v[0].sinh() => d [d.g * d.a.cosh()];
+    Cosh cosh(x) Map FLOATS 3.0, "The hyperbolic cosine.", |b, v| inverse::cosh(b, v[0]), |v| v[0].cosh() => d [d.g * d.a.sinh()];
+    Asinh asinh(x) Map FLOATS 3.0, "The inverse of the hyperbolic sine.", |b, v| inverse::asinh(b, v[0]), |v| v[0].asinh()
+        => d [d.g * (d.a * d.a + 1.0).rsqrt()];
     Acosh acosh(x) Map FLOATS 3.0, "The inverse of the hyperbolic cosine.", |b, v| inverse::acosh(b, v[0]),
-        |v| acosh_f64(v[0]);
+        |v| acosh_f64(v[0]) => d [d.g * (d.a * d.a - 1.0).rsqrt()];
     Atanh atanh(x) Map FLOATS 3.0, "The inverse of the hyperbolic tangent.", |b, v| inverse::atanh(b, v[0]),
-        |v| v[0].abs().atanh().copysign(v[0]);
-    Expm1 expm1(x) Map FLOATS 3.0, "e to the power of x, minus 1, accurate close to 0.", |b, v| inverse::expm1(b, v[0]), |v| v[0].exp_m1();
-    Log1p log1p(x) Map FLOATS 3.0, "The natural logarithm of 1 + x, accurate close to 0.", |b, v| inverse::log1p(b, v[0]), |v| v[0].ln_1p();
-    Hypot hypot(a, b) Map FLOATS 3.0, "√(a² + b²), which is finite where the squares are not.", f::hypot, |v| v[0].hypot(v[1]);
+        |v| v[0].abs().atanh().copysign(v[0]) => d [d.g / (-(d.a * d.a) + 1.0)];
+    Expm1 expm1(x) Map FLOATS 3.0, "e to the power of x, minus 1, accurate close to 0.", |b, v| inverse::expm1(b, v[0]), |v| v[0].exp_m1()
+        => d [d.g * (d.y + 1.0)];
+    Log1p log1p(x) Map FLOATS 3.0, "The natural logarithm of 1 + x, accurate close to 0.", |b, v| inverse::log1p(b, v[0]), |v| v[0].ln_1p()
+        => d [d.g / (d.a + 1.0)];
+    Hypot hypot(a, b) Map FLOATS 3.0, "√(a² + b²), which is finite where the squares are not.", f::hypot, |v| v[0].hypot(v[1])
+        => d [d.g * d.a / d.y, d.g * d.b / d.y];
     LogAddExp logaddexp(a, b) Map FLOATS 4.0 of |v| v[0].max(v[1]).abs(), "ln(eᵃ + eᵇ), the error relative to the greater operand.",
-        f::logaddexp, |v| if v[0] == v[1] { v[0] + std::f64::consts::LN_2 } else { greater(v[0], v[1]) + (-(v[0] - v[1]).abs()).exp().ln_1p() };
-    Copysign copysign(a, b) Map FLOATS 0.0, "|a| with the sign of b.", inverse::copysign, |v| v[0].copysign(v[1]);
-    NextAfter nextafter(a, b) Map WIDE 1.0, "The number next to a in the direction of b.", inverse::nextafter, |v| if v[0].is_nan() || v[1].is_nan() { f64::NAN } else { v[0] };
-    Erf erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]);
-    Floor floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor();
-    Ceil ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil();
-    Round round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even();
+        f::logaddexp, |v| if v[0] == v[1] { v[0] + std::f64::consts::LN_2 } else { greater(v[0], v[1]) + (-(v[0] - v[1]).abs()).exp().ln_1p() }
+        => d [d.g * (d.a - d.b).sigmoid(), d.g * (d.b - d.a).sigmoid()];
+    Copysign copysign(a, b) Map FLOATS 0.0, "|a| with the sign of b.", inverse::copysign, |v| v[0].copysign(v[1])
+        => d [d.g * d.a.sign() * d.y.sign(), d.zero];
+    NextAfter nextafter(a, b) Map WIDE 1.0, "The number next to a in the direction of b.", inverse::nextafter, |v| if v[0].is_nan() || v[1].is_nan() { f64::NAN } else { v[0] }
+        => d [d.g, d.zero];
+    Erf erf(x) Map FLOATS 2.0, "The error function.", |b, v| b.erf(v[0]), |v| erf_f64(v[0]) => d [d.g * (-(d.a * d.a)).exp() * FRAC_2_SQRT_PI];
+    Floor floor(x) Map FLOATS 0.0, "The greatest whole number not above.", |b, v| b.floor(v[0]), |v| v[0].floor() => d [d.zero];
+    Ceil ceil(x) Map FLOATS 0.0, "The least whole number not below.", |b, v| b.ceil(v[0]), |v| v[0].ceil() => d [d.zero];
+    Round round(x) Map FLOATS 0.0, "The nearest whole number, ties to even.", |b, v| b.round(v[0]), |v| v[0].round_ties_even() => d [d.zero];
 
-    Trunc trunc(x) Map FLOATS 0.0, "The nearest whole number toward zero.", |b, v| f::trunc(b, v[0]), |v| v[0].trunc();
+    Trunc trunc(x) Map FLOATS 0.0, "The nearest whole number toward zero.", |b, v| f::trunc(b, v[0]), |v| v[0].trunc() => d [d.zero];
     Sign sign(x) Map NUMBERS 0.0, "−1, 0 or 1; NaN for NaN.", |b, v| f::sign(b, v[0]),
-        |v| if v[0] > 0.0 { 1.0 } else if v[0] < 0.0 { -1.0 } else { v[0] };
+        |v| if v[0] > 0.0 { 1.0 } else if v[0] < 0.0 { -1.0 } else { v[0] } => d [d.zero];
 
     // Activations.
-    Relu relu(x) Map SIGNED 0.0, "max(x, 0); NaN for NaN.", |b, v| f::relu(b, v[0]), |v| if v[0] <= 0.0 { 0.0 } else { v[0] };
-    Sigmoid sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp());
-    Silu silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp());
+    Relu relu(x) Map SIGNED 0.0, "max(x, 0); NaN for NaN.", |b, v| f::relu(b, v[0]), |v| if v[0] <= 0.0 { 0.0 } else { v[0] }
+        => d [d.a.gt(d.number(0.0)).choose(d.g, d.number(0.0))];
+    Sigmoid sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp()) => d [d.g * d.y * (-d.y + 1.0)];
+    Silu silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp())
+        => d [d.g * (d.a.sigmoid() + d.y * (-d.a.sigmoid() + 1.0))];
     Gelu gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
-        |b, v| f::gelu(b, v[0]), |v| 0.5 * v[0] * (1.0 + erf_f64(v[0] * std::f64::consts::FRAC_1_SQRT_2));
+        |b, v| f::gelu(b, v[0]), |v| 0.5 * v[0] * (1.0 + erf_f64(v[0] * std::f64::consts::FRAC_1_SQRT_2)) => d [d.g * d.a.gelu_slope()];
     GeluTanh gelu_tanh(x) Map FLOATS 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",
         |b, v| f::gelu_tanh(b, v[0]),
-        |v| 0.5 * v[0] * (1.0 + (GELU_TANH[0] * (v[0] + GELU_TANH[1] * v[0].powi(3))).tanh());
+        |v| 0.5 * v[0] * (1.0 + (GELU_TANH[0] * (v[0] + GELU_TANH[1] * v[0].powi(3))).tanh()) => d [d.g * d.a.gelu_tanh_slope()];
     Swiglu swiglu(gate, up) Map FLOATS 4.0, "silu(gate) · up (Shazeer, 2020, arXiv:2002.05202).",
-        |b, v| { let s = f::silu(b, v[0]); b.mul(s, v[1]) }, |v| v[0] / (1.0 + (-v[0]).exp()) * v[1];
+        |b, v| { let s = f::silu(b, v[0]); b.mul(s, v[1]) }, |v| v[0] / (1.0 + (-v[0]).exp()) * v[1]
+        => d [d.g * (d.a.sigmoid() * d.b + d.y * (-d.a.sigmoid() + 1.0)), d.g * d.a * d.a.sigmoid()];
     Relu2Mul relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58. A NaN stays one.",
-        |b, v| f::relu2_mul(b, v[0], v[1]), |v| if v[0] <= 0.0 { 0.0 * v[1] } else { v[0].powi(2) * v[1] };
+        |b, v| f::relu2_mul(b, v[0], v[1]), |v| if v[0] <= 0.0 { 0.0 * v[1] } else { v[0].powi(2) * v[1] }
+        => d [d.g * d.a.relu() * d.b * 2.0, d.g * d.a.relu() * d.a.relu()];
 
     // Comparisons.
     Eq eq(a, b) Compare ANY 0.0, "Whether a = b, as `bool`.", |b, v| b.eq(v[0], v[1]), |v| truth(v[0] == v[1]);
@@ -205,7 +243,8 @@ operations! {
     IsFinite isfinite(x) Compare FLOATS 0.0, "Whether x is neither infinite nor NaN, as `bool`.",
         |b, v| { let size = b.abs(v[0]); b.lt(size, constant(size.ty, f64::INFINITY)) }, |v| truth(v[0].is_finite());
     Select select(condition, a, b) Choose ANY 0.0, "a where the condition (`bool`) is true, else b.",
-        |b, v| b.select(v[0], v[1], v[2]), |v| if v[0] != 0.0 { v[1] } else { v[2] };
+        |b, v| b.select(v[0], v[1], v[2]), |v| if v[0] != 0.0 { v[1] } else { v[2] }
+        => d [d.zero, d.a.choose(d.g, d.number(0.0)), d.a.choose(d.number(0.0), d.g)];
 
     // Bits, and the logic of `bool`.
     And and(a, b) Map BITS 0.0, "Bitwise and.", |b, v| b.and(v[0], v[1]), |_| 0.0, |v| v[0] & v[1];

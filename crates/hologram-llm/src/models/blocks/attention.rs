@@ -4,7 +4,7 @@ use hologram_core::ops::AttentionOptions;
 use hologram_core::{NodeId, Tensor};
 
 use super::{Block, Linear, Loader, Step};
-use crate::error::Result;
+use crate::error::{LlmError, Result};
 use crate::models::Rotary;
 
 /// The optional parts of an attention block, by tensor name.
@@ -20,6 +20,8 @@ pub(crate) struct AttentionParts {
     pub fused: bool,
     /// A norm before the output projection.
     pub sub_norm: Option<&'static str>,
+    /// Whether the rows of each query head are followed by those of its gate, whose sigmoid is the factor of its result.
+    pub gated: bool,
     /// A score for each head that takes part in the softmax without a value.
     pub sinks: Option<&'static str>,
 }
@@ -37,6 +39,7 @@ pub(crate) struct Attention {
     /// Per element of a head a factor of queries, if rotary embedding scales only a part of it.
     of_rotated: Option<Tensor>,
     sub_norm: Option<Tensor>,
+    gated: bool,
     sinks: Option<Tensor>,
     output: Linear,
 }
@@ -66,13 +69,14 @@ impl Attention {
         };
         let attention = Attention {
             layer: l.index,
-            q: part("attn_q", 0..q_width)?,
+            q: part("attn_q", 0..if parts.gated { 2 * q_width } else { q_width })?,
             k: part("attn_k", q_width..q_width + kv_width)?,
             v: part("attn_v", q_width + kv_width..total)?,
             head_norms: norms(parts.head_norms, [c.head_dim; 2])?,
             width_norms: norms(parts.width_norms, [q_width, kv_width])?,
             of_rotated,
             sub_norm: parts.sub_norm.map(|name| l.factors(name, q_width)).transpose()?,
+            gated: parts.gated,
             sinks: parts.sinks.map(|name| l.factors(name, c.heads)).transpose()?,
             output: l.linear("attn_output", c.width, q_width, false)?,
         };
@@ -88,6 +92,14 @@ impl Block for Attention {
         if let Some([of_q, of_k]) = &self.width_norms {
             q = step.norm(q, of_q)?;
             k = step.norm(k, of_k)?;
+        }
+        let mut gate = None;
+        if self.gated {
+            let g = &mut step.graph;
+            let both = g.reshape(q, &[tokens, c.heads.into(), (2 * c.head_dim).into()])?;
+            gate = Some(g.slice(both, 2, c.head_dim, 2 * c.head_dim)?);
+            q = g.slice(both, 2, 0, c.head_dim)?;
+            q = g.copy(q)?;
         }
         let mut q = step.graph.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
         let mut k = step.graph.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
@@ -110,7 +122,12 @@ impl Block for Attention {
         let [k_cache, v_cache] = match step.both {
             Some(both) => both.cache,
             None => {
-                let (k_cache, v_cache) = step.cache.layer(self.layer);
+                let caches = step.cache.layer(self.layer);
+                let (k_cache, v_cache) = caches.ok_or_else(|| LlmError::Unsupported {
+                    path: c.name.clone().into(),
+                    what: format!("attention in layer {} without a cache", self.layer),
+                    supported: String::new(),
+                })?;
                 [g.state(k_cache)?, g.state(v_cache)?]
             }
         };
@@ -139,7 +156,11 @@ impl Block for Attention {
         };
         let (sequences, table) = (step.sequences, step.block_table);
         let (scale, _) = c.attention_scales(self.layer);
-        let a = g.attention_with(q, k_cache, v_cache, positions, sequences, table, scale, options)?;
+        let mut a = g.attention_with(q, k_cache, v_cache, positions, sequences, table, scale, options)?;
+        if let Some(gate) = gate {
+            let gate = g.sigmoid(gate)?;
+            a = g.mul(a, gate)?;
+        }
         let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
         if let Some(factors) = &self.sub_norm {
             a = step.norm(a, factors)?;

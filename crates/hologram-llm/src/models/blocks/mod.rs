@@ -5,9 +5,11 @@
 //! operations to the graph of each step size.
 
 mod attention;
+mod delta_net;
 mod experts;
 mod feed_forward;
 mod linear;
+mod short_conv;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -18,12 +20,14 @@ use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
+pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use linear::{Linear, Linears};
+pub(crate) use short_conv::ShortConv;
 
-use crate::error::Result;
-use crate::kv::KvCache;
+use crate::error::{LlmError, Result};
+use crate::kv::{KvCache, LayerState};
 use crate::models::config::Config;
 use crate::models::rope::QueryGrowth;
 use crate::models::{NormKind, Rotary};
@@ -105,6 +109,21 @@ impl Loader<'_> {
         Ok(self.weights.vector(&self.name(name, "weight"), row_len)?.reshape(&[1, row_len])?)
     }
 
+    /// The weights of a convolution of each channel, `[channels, width]`.
+    ///
+    /// # Errors
+    /// Those of [`Weights`], or when the model has no convolutions.
+    pub fn conv(&self, name: &str) -> Result<Tensor> {
+        let c = self.config;
+        let sizes = c.recurrent.map_or([0, 0], |r| [r.channels, r.conv]);
+        self.weights.small(&self.name(name, "weight"), sizes)
+    }
+
+    /// The error that a layer has no state.
+    pub fn no_state(&self) -> LlmError {
+        without_state(self.config, self.index)
+    }
+
     /// Some rows of a matrix of `total` rows, with those elements of its bias if the file has one.
     ///
     /// # Errors
@@ -116,6 +135,14 @@ impl Loader<'_> {
         let (weight, scale) =
             (self.weights.matrix_rows(&of_weight, total, rows, row_len)?, self.weights.scale(&of_weight)?);
         Ok(Linear { weight, bias: bias.transpose()?, scale })
+    }
+}
+
+fn without_state(config: &Config, layer: usize) -> LlmError {
+    LlmError::Unsupported {
+        path: config.name.clone().into(),
+        what: format!("layer {layer} without the sizes of its state"),
+        supported: String::new(),
     }
 }
 
@@ -140,8 +167,19 @@ pub(crate) struct Step<'a> {
     pub local_frequencies: Option<NodeId>,
     /// What tokens see if they see all of their text; `None`: what comes before them, and themselves.
     pub both: Option<BothSides>,
+    /// The runs of tokens, for layers with states.
+    pub runs: Option<Runs>,
     /// The factor of queries by position, once a layer has used it.
     pub growth: Option<NodeId>,
+}
+
+/// The step's tokens by sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runs {
+    /// `[runs, 4]`, as for [`Graph::conv_state`].
+    pub list: NodeId,
+    /// Per token its run.
+    pub of_tokens: NodeId,
 }
 
 /// What tokens see that see all of their text.
@@ -194,6 +232,33 @@ impl Step<'_> {
             self.growth = Some(g.reshape(growth, &[self.tokens, Dim::Fixed(1), Dim::Fixed(1)])?);
         }
         Ok(self.growth)
+    }
+
+    /// The runs of tokens and the state of a recurrent layer.
+    ///
+    /// # Errors
+    /// When the model has none.
+    pub fn state(&self, layer: usize) -> Result<(Runs, &'_ LayerState)> {
+        self.runs.zip(self.cache.state(layer)).ok_or_else(|| self.no_state(layer))
+    }
+
+    /// The error that a layer has no state.
+    pub fn no_state(&self, layer: usize) -> LlmError {
+        without_state(self.config, layer)
+    }
+
+    /// The causal convolution of each channel of `x` with `weights` (`[channels, width]`), with the layer's state.
+    ///
+    /// # Errors
+    /// When the sizes do not fit.
+    pub fn conv(&mut self, layer: usize, x: NodeId, weights: &Tensor) -> Result<NodeId> {
+        let (runs, state) = self.state(layer)?;
+        let conv = state.conv.clone();
+        let g = &mut self.graph;
+        let state = g.state(&conv)?;
+        let state = g.conv_state(state, x, runs.list)?;
+        let weights = g.constant(weights)?;
+        Ok(g.causal_conv(state, x, weights, runs.of_tokens, runs.list)?)
     }
 
     /// A linear layer of `x`, which has one row per token of the step.

@@ -1,0 +1,60 @@
+//! Trains a small GPT on the bytes of a text, and prints how its loss falls:
+//! `cargo run --release -p hologram-core --example train_gpt -- [TEXT] [STEPS] [DEVICE] [f32|bf16]`.
+
+mod gpt;
+
+use std::time::Instant;
+
+use gpt::{Init, Sizes};
+use hologram_core::ops::Optimizer;
+use hologram_core::{DType, Executor, Parameters, TrainOptions, Trainer};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let text = match args.first() {
+        Some(path) => std::fs::read(path)?,
+        None => include_bytes!("../../../docs/internals.md").to_vec(),
+    };
+    let steps: usize = args.get(1).map_or(Ok(200), |n| n.parse())?;
+    let device = match args.get(2) {
+        Some(name) => Executor::open(name, None)?,
+        None => Executor::new_auto()?,
+    };
+    let compute = if args.get(3).is_some_and(|ty| ty == "bf16") { DType::BF16 } else { DType::F32 };
+    let sizes = Sizes { vocabulary: 256, length: 64, batch: 8, width: 128, heads: 4, layers: 4 };
+    if text.len() <= sizes.length + 1 {
+        return Err("the text is shorter than one example".into());
+    }
+
+    let mut parameters = Parameters::new(1);
+    gpt::parameters(&sizes, |name, shape, init| match init {
+        Init::Random(deviation) => parameters.normal(name, shape, deviation),
+        Init::Full(value) => parameters.full(name, shape, value),
+    })?;
+    let optimizer = Optimizer::adamw(0.1).with_betas([0.9, 0.95]);
+    let options = TrainOptions { optimizer, clip: Some(1.0), compute, ..TrainOptions::default() };
+    let mut trainer = Trainer::new(&device, &parameters, options, |g, weights| gpt::loss(g, weights, &sizes))?;
+    println!("{} parameters, {} launches per step", parameters.elements(), trainer.plan().launches());
+
+    let mut place = 0usize;
+    let start = Instant::now();
+    for step in 0..steps {
+        let (mut ids, mut targets) = (Vec::new(), Vec::new());
+        for _ in 0..sizes.batch {
+            // Places far apart, in an order that visits all of the text.
+            place = (place + 7919) % (text.len() - sizes.length - 1);
+            let example = text[place..=place + sizes.length].iter().map(|b| u32::from(*b)).collect::<Vec<_>>();
+            ids.extend_from_slice(&example[..sizes.length]);
+            targets.extend_from_slice(&example[1..]);
+        }
+        trainer.write("ids", &ids)?;
+        trainer.write("targets", &targets)?;
+        let warm = ((step + 1) as f32 / 20.0).min(1.0);
+        trainer.step(1e-3 * warm)?;
+        if step % 20 == 0 || step + 1 == steps {
+            println!("step {step:4}: loss {:.4}, gradient norm {:.3}", trainer.loss()?, trainer.gradient_norm()?);
+        }
+    }
+    println!("{:.1} ms per step", start.elapsed().as_secs_f64() * 1e3 / steps.max(1) as f64);
+    Ok(())
+}

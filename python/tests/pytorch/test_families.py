@@ -1,0 +1,108 @@
+"""Families of models compiled by `torch.compile(model, backend="hologram")`, against torch."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import hologram_torch  # noqa: E402
+import torch._dynamo.testing  # noqa: E402
+from families import MORE, MUST  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+EXACT = {"rtol": 1e-3, "atol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def made(name):
+    make, inputs = (MUST | MORE)[name]
+    model = make()
+    return model, inputs()
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", MUST | MORE)
+def test_outputs_and_gradients_are_torchs(name):
+    model, inputs = made(name)
+    expected = model(**inputs)
+    expected.loss.backward()
+    wanted = gradients(model)
+    model.zero_grad()
+    got = torch.compile(copy.deepcopy(model), backend="hologram")
+    outputs = got(**inputs)
+    outputs.loss.backward()
+    torch.testing.assert_close(outputs.loss, expected.loss, **EXACT)
+    torch.testing.assert_close(outputs.logits, expected.logits, **EXACT)
+    found = {name.removeprefix("_orig_mod."): grad for name, grad in gradients(got).items()}
+    assert found.keys() == wanted.keys()
+    for key, grad in wanted.items():
+        torch.testing.assert_close(found[key], grad, **EXACT, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("name", MUST)
+def test_fifty_steps_of_adamw_give_torchs_losses(name):
+    model, inputs = made(name)
+    losses = []
+    for compiled in (False, True):
+        own = copy.deepcopy(model)
+        call = torch.compile(own, backend="hologram") if compiled else own
+        optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3)
+        curve = []
+        for _ in range(50):
+            optimizer.zero_grad()
+            loss = call(**inputs).loss
+            loss.backward()
+            optimizer.step()
+            curve.append(loss.item())
+        losses.append(curve)
+    for step, (expected, got) in enumerate(zip(*losses, strict=True)):
+        assert got == pytest.approx(expected, rel=5e-3), f"step {step}"
+    assert losses[0][-1] < losses[0][0]
+
+
+class Counted(TorchDispatchMode):
+    """Counts torch's own kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", MUST)
+def test_no_kernel_of_torch_runs_and_graphs_are_as_many_as_dynamos(name, monkeypatch):
+    model, inputs = made(name)
+    counter = torch._dynamo.testing.CompileCounter()
+    torch.compile(copy.deepcopy(model), backend=counter)(**inputs)
+    torch._dynamo.reset()
+    graphs, calls = [], []
+    # Dynamo does not run compiled code where such a mode is active already, so it begins in the call.
+    counted, run = Counted(), hologram_torch._call.Callable.__call__
+
+    def watched(self, args):
+        calls.append(self)
+        with counted:
+            return run(self, args)
+
+    def backend(module, examples, **options):
+        graphs.append(module)
+        return hologram_torch.backend(module, examples, **options)
+
+    monkeypatch.setattr(hologram_torch._call.Callable, "__call__", watched)
+    torch.compile(model, backend=backend)(**inputs).loss.backward()
+    assert len(graphs) == counter.frame_count
+    assert len(calls) == 2 * len(graphs), "a forward and a backward graph each"
+    assert not counted.names, counted.names
