@@ -23,7 +23,7 @@ pub struct Discrete {
 impl Discrete {
     pub fn new(threads: usize, left: Option<u64>) -> Discrete {
         // F16 weights keep f32 activations.
-        let weights: fn(DType) -> bool = |w| w == w.in_planes() && w != DType::F16;
+        let weights: fn(DType, usize) -> bool = |w, _| w == w.in_planes() && w != DType::F16;
         let bf16 = |tokens| Preference { format: DType::BF16, weights, tokens };
         let policy = Policy {
             weight_layout: |format| format.recoded().in_planes(),

@@ -90,7 +90,8 @@ impl Case {
     /// bits and a scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last
     /// product, follows the largest of some hundred values: s is 0.1 in two of the nine.
     fn bound(&self, policy: &Policy) -> f64 {
-        let in_bf16 = || policy.activations(DType::F16, usize::MAX, &[DType::F32, DType::BF16]) == Some(DType::BF16);
+        let choices = [DType::F32, DType::BF16];
+        let in_bf16 = || policy.activations(DType::F16, 256, usize::MAX, &choices) == Some(DType::BF16);
         match self.types.name().as_str() {
             "F16" if in_bf16() => 2e-2,
             "F32" | "F16" => 1e-3,
