@@ -7,6 +7,18 @@ from typing import Any
 from . import _native
 from ._native import Tensor
 
+# The options of a sampler.
+SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
+
 
 class Processed:
     """As `llm.Stream`, computed in a session of its own; logits are changed by a function."""
@@ -24,17 +36,7 @@ class Processed:
             raise ValueError(f"the prompt has {len(tokens)} tokens, but the context holds {model.config['ctx']}")
         self._session = model._native.session(None, None)
         self._next_tokens, self._all = tokens, list(tokens)
-        keys = (
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "repeat_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-            "seed",
-        )
-        self._sampler = _native.Sampler({key: options[key] for key in keys if key in options})
+        self._sampler = _native.Sampler({key: options[key] for key in SAMPLING if key in options})
         self._stops: list[str] = options.get("stop") or []
         if any(not stop for stop in self._stops):
             raise ValueError("stop must not be empty")

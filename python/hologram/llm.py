@@ -19,6 +19,7 @@ from typing import Any
 from . import _native
 from ._methods import written as _written
 from ._native import Session, Tensor, Tokenizer
+from ._processed import SAMPLING, Processed
 
 __all__ = ["Completion", "Model", "Piece", "Session", "Stream", "TokenLogprob", "Tokenizer", "load"]
 
@@ -141,6 +142,11 @@ class Stream:
         return _collect(self, self._logprobs)
 
 
+def _finish_reason(finish: str) -> str:
+    """OpenAI's word for the end of a text."""
+    return "stop" if finish in ("end", "stop") else "length"
+
+
 class _End(Exception):
     pass
 
@@ -159,16 +165,6 @@ def _collect(stream, logprobs: bool) -> Completion:
 
 # The options that only the engine's own sampling has.
 _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-)
 
 
 class Model:
@@ -310,10 +306,8 @@ class Model:
         options = {key: value for key, value in options.items() if value is not None}
         tokens = self._tokens(prompt)
         if logits_processor is not None:
-            from ._processed import Processed
-
             refused = [
-                key for key in options if key not in (*_SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")
+                key for key in options if key not in (*SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")
             ]
             if refused:
                 raise ValueError(f"{refused[0]} does not go together with logits_processor")
@@ -335,7 +329,7 @@ class Model:
         if stream:
             return self._chunks(self.stream(tokens, **options))
         done = self.generate(tokens, **options)
-        finish = "stop" if done.finish in ("end", "stop") else "length"
+        finish = _finish_reason(done.finish)
         usage = {
             "prompt_tokens": len(tokens),
             "completion_tokens": len(done.tokens),
@@ -350,7 +344,7 @@ class Model:
     def _chunks(self, pieces: Stream) -> Iterator[dict[str, Any]]:
         with pieces:
             for piece in pieces:
-                finish = None if piece.finish is None else "stop" if piece.finish in ("end", "stop") else "length"
+                finish = None if piece.finish is None else _finish_reason(piece.finish)
                 delta = {"content": piece.text} if piece.text else {}
                 choice = {"index": 0, "delta": delta, "finish_reason": finish}
                 yield {"object": "chat.completion.chunk", "model": self.config["name"], "choices": [choice]}

@@ -22,14 +22,17 @@ from ._translate import check, is_supported
 _OPTIONS = {"device", "fallback"}
 
 
-#: What makes constants part of a graph; torch handles it before its decompositions.
-_CONSTANTS = dict.fromkeys(["aten.lift.default", "aten.lift_fresh.default"])
+#: Decompositions that are not used: torch makes constants part of a graph before them, and the one of attention gives
+#: its backward pass another second result than the operation.
+_WITHOUT = dict.fromkeys(
+    ["aten.lift.default", "aten.lift_fresh.default", "aten._scaled_dot_product_flash_attention_for_cpu.default"]
+)
 
 
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """torch's decompositions of the operations that have no translation."""
-    return {op: rule for op, rule in decomposition_table.items() if str(op) not in TABLE | _CONSTANTS}
+    return {op: rule for op, rule in decomposition_table.items() if str(op) not in TABLE | _WITHOUT}
 
 
 def _compile_fx(device: str | None, fallback: bool, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable:

@@ -81,7 +81,8 @@ fn main() -> Result<()> {
                     continue;
                 }
                 // Prompt products use bf16 on processors with tiles.
-                let tiled = n >= 16 && backend.policy().activations(weights, n, &[x, DType::BF16]) == Some(DType::BF16);
+                let tiled =
+                    n >= 16 && backend.policy().activations(weights, k, n, &[x, DType::BF16]) == Some(DType::BF16);
                 let x = if tiled && weights.is_quantized_weight() && !per_row { DType::BF16 } else { x };
                 let (seconds, share) = measure(&backend, &read, (x, weights), (n, m, k), cached)?;
                 let bytes = weights.bytes(m, k).unwrap_or(0) as f64;

@@ -2,7 +2,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod embed;
 mod load;
+mod message;
+mod quantize;
+mod sampling;
 mod serve;
 
 use std::io::Write;
@@ -10,11 +14,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use hologram_backends::DType;
-use hologram_llm::GenerateOptions;
-use hologram_llm::sampling::SamplerConfig;
 
+pub use embed::{EmbedArgs, Pool, RerankArgs};
 pub use load::LoadArgs;
+pub use message::print_help_or_reject;
+pub use quantize::QuantizeArgs;
+pub use sampling::{Kv, SamplingArgs};
 pub use serve::{Log, ServeArgs, SpeculationArgs};
 
 /// Run language models and Atlas programs at hardware speed.
@@ -189,95 +194,6 @@ impl DeviceArgs {
     }
 }
 
-/// Sampling and context options.
-#[derive(Args)]
-pub struct SamplingArgs {
-    /// Sampling temperature; 0 always takes the most probable token
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
-    pub temperature: f32,
-    /// Sample from the K most probable tokens; 0 turns it off
-    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
-    pub top_k: usize,
-    /// Sample from the most probable tokens whose probabilities add up to P; 1 turns it off
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Sample from the tokens of the most typical information whose probabilities add up to P; 1 turns it off
-    #[arg(long, alias = "typical", value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub typical_p: f32,
-    /// Drop tokens less probable than P times the most probable one; 0 turns it off
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// Divide positive logits of the last 64 tokens by R and multiply negative ones; 1 turns it off
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub repeat_penalty: f32,
-    /// Subtract R from the logits of the last 64 tokens
-    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub presence_penalty: f32,
-    /// Subtract R from the logits of the last 64 tokens, once per occurrence
-    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub frequency_penalty: f32,
-    /// Random seed [default: different in each run]
-    #[arg(short, long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
-    pub seed: Option<u64>,
-    /// Context length in tokens [default: the model's, at most 4096]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    pub ctx: Option<u32>,
-    /// Element type of the KV cache [default: chosen by model and device]
-    #[arg(long, value_name = "F", value_enum)]
-    pub kv: Option<Kv>,
-}
-
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
-}
-
-/// Element types of the KV cache.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Kv {
-    /// 32 bits
-    F32,
-    /// 16 bits
-    F16,
-    /// 8 bits, with one scale per 32 elements
-    Q8,
-}
-
-impl Kv {
-    /// The cache's format.
-    pub fn format(self) -> DType {
-        match self {
-            Kv::F32 => DType::F32,
-            Kv::F16 => DType::F16,
-            Kv::Q8 => DType::Q8Planes,
-        }
-    }
-}
-
-impl SamplingArgs {
-    /// Options of a generation. `seed` is used unless the user set one.
-    ///
-    /// # Errors
-    /// A usage error when an option is out of range.
-    pub fn options(&self, seed: u64) -> anyhow::Result<GenerateOptions> {
-        let sampling = SamplerConfig {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            typical_p: self.typical_p,
-            min_p: self.min_p,
-            repeat_penalty: self.repeat_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed: self.seed.unwrap_or(seed),
-        };
-        if let Err(e) = sampling.validate() {
-            return usage(format!("--{e}"));
-        }
-        let (context, kv) = (self.ctx.map(|n| n as usize), self.kv.map(Kv::format));
-        Ok(GenerateOptions { sampling, context, kv, ..GenerateOptions::default() })
-    }
-}
-
 /// What happens to the thoughts of a reasoning model.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Think {
@@ -419,8 +335,9 @@ pub struct BenchArgs {
     /// qwen3-30b-a3b
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
-    /// Type of the random weights: F32, F16, BF16 or a GGUF block format such as Q8_0, Q4_0, Q4_K, TQ2_0; Q4_K_M and
-    /// Q5_K_M are llama.cpp's mixtures with Q6_K for Llama models
+    /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL,
+    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
+    /// llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
     /// Prompt tokens of the prefill test; 0 skips it
@@ -506,85 +423,6 @@ pub struct LogitsArgs {
     pub device: DeviceArgs,
 }
 
-/// Options of `embed`.
-#[derive(Args)]
-#[command(override_usage = "hologram embed [OPTIONS] -m MODEL [TEXT]...")]
-pub struct EmbedArgs {
-    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: PathBuf,
-    /// Texts [default: the lines of standard input]
-    #[arg(value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
-    pub texts: Vec<String>,
-    /// File with a text in each line, in UTF-8; - reads standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
-    pub file: Option<PathBuf>,
-    /// Token ids of one text, separated by commas, with the control tokens that the model expects
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub tokens: Vec<u32>,
-    /// How the vectors of a text's tokens become one [default: what the model's files say]
-    #[arg(long, value_name = "P", value_enum)]
-    pub pooling: Option<Pool>,
-    /// Whether vectors get length 1 [default: what the model's files say, else true]
-    #[arg(long, value_name = "BOOL")]
-    pub normalize: Option<bool>,
-    /// Output file: float32 [texts, width]; with --pooling none [tokens, width] [default: JSON on standard output]
-    #[arg(long, value_name = "FILE.npy")]
-    pub out: Option<PathBuf>,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-}
-
-/// How hidden states are pooled.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Pool {
-    /// One vector per token
-    None,
-    /// The mean of all tokens
-    Mean,
-    /// The first token's
-    Cls,
-    /// The last token's
-    Last,
-}
-
-impl From<Pool> for hologram_llm::Pooling {
-    fn from(pool: Pool) -> hologram_llm::Pooling {
-        match pool {
-            Pool::None => hologram_llm::Pooling::None,
-            Pool::Mean => hologram_llm::Pooling::Mean,
-            Pool::Cls => hologram_llm::Pooling::Cls,
-            Pool::Last => hologram_llm::Pooling::Last,
-        }
-    }
-}
-
-/// Options of `rerank`.
-#[derive(Args)]
-#[command(override_usage = "hologram rerank [OPTIONS] -m MODEL QUERY [TEXT]...")]
-pub struct RerankArgs {
-    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: PathBuf,
-    /// What the texts should answer
-    #[arg(value_name = "QUERY")]
-    pub query: String,
-    /// Texts [default: the lines of standard input]
-    #[arg(value_name = "TEXT", conflicts_with = "file")]
-    pub texts: Vec<String>,
-    /// File with a text in each line, in UTF-8; - reads standard input
-    #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Print the model's own numbers instead of numbers from 0 to 1
-    #[arg(long)]
-    pub raw: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-}
-
 /// Options of `inspect`.
 #[derive(Args)]
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
@@ -594,30 +432,6 @@ pub struct InspectArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-}
-
-/// Options of `quantize`.
-#[derive(Args)]
-pub struct QuantizeArgs {
-    /// Model: a .gguf file, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
-    #[arg(value_name = "IN")]
-    pub input: PathBuf,
-    /// The .gguf file to write
-    #[arg(value_name = "OUT")]
-    pub out: PathBuf,
-    /// Type or mixture: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, IQ4_XS, IQ4_NL, Q4_1,
-    /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0
-    #[arg(long = "type", value_name = "T")]
-    pub ty: String,
-    /// Importance matrix: a GGUF file that llama-imatrix wrote
-    #[arg(long, value_name = "FILE")]
-    pub imatrix: Option<PathBuf>,
-    /// Type of tensors whose names match, such as 'blk.0.*=Q8_0'; * is any text, the first match counts
-    #[arg(long, value_name = "PATTERN=T")]
-    pub keep: Vec<String>,
-    /// Worker threads [default: one per processor]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
 }
 
 /// Options of `pull`.
@@ -772,6 +586,11 @@ pub struct HelpArgs {
     pub command: Vec<String>,
 }
 
+/// The names of the commands.
+pub fn commands() -> Vec<String> {
+    Cli::command().get_subcommands().map(|command| command.get_name().to_string()).collect()
+}
+
 /// Checks that these words name a command.
 ///
 /// # Errors
@@ -786,66 +605,6 @@ pub fn check_command(words: &[String]) -> anyhow::Result<()> {
         (command, call) = (next, format!("{call} {word}"));
     }
     Ok(())
-}
-
-/// Prints the requested help or version.
-///
-/// # Errors
-/// A usage error in one sentence if the command line is wrong; an error if standard output fails.
-pub fn print_help_or_reject(error: &clap::Error) -> anyhow::Result<()> {
-    if error.use_stderr() {
-        return usage(sentence(&error.render().to_string()));
-    }
-    Ok(error.print()?)
-}
-
-/// Converts a message of clap, whose paragraphs are the error, tips and the usage, into one sentence.
-fn sentence(text: &str) -> String {
-    let mut paragraphs = text.trim().split("\n\n").map(str::trim);
-    let error = paragraphs.next().unwrap_or_default();
-    let mut lines = error.strip_prefix("error: ").unwrap_or(error).lines().map(str::trim);
-    let mut sentence = plain(lines.next().unwrap_or_default());
-    let rest = lines.collect::<Vec<_>>().join(", ");
-    if !rest.is_empty() {
-        sentence += &format!(" {rest}");
-    }
-    let (mut hints, mut command) = (String::new(), String::new());
-    for paragraph in paragraphs {
-        if let Some(usage) = paragraph.strip_prefix("Usage: ") {
-            let words = usage.split_whitespace().take_while(|w| w.starts_with(|c: char| c.is_alphanumeric()));
-            command = words.collect::<Vec<_>>().join(" ");
-            hints += &format!("; see {command} --help");
-        } else {
-            let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
-            // An unknown option is seldom meant as text.
-            let tips = tips.filter(|tip| !tip.starts_with("to pass '-"));
-            tips.for_each(|tip| hints += &format!("; {tip}"));
-        }
-    }
-    // A hint of our own instead of the parser's tips.
-    if let Some(hint) = crate::hints::hint(&sentence, &command) {
-        hints = format!("; {hint}; see {command} --help");
-    }
-    sentence + &hints
-}
-
-/// Replaces Rust's number errors in a line of clap by what is expected. All whole numbers here are 0 or more.
-fn plain(line: &str) -> String {
-    let whole = "it must be a whole number, 0 or more";
-    let words = [
-        ("invalid digit found in string", whole),
-        ("cannot parse integer from empty string", whole),
-        ("number too large to fit in target type", "it is too large"),
-        ("invalid float literal", "it must be a number"),
-        ("cannot parse float from empty string", "it must be a number"),
-    ];
-    let range = line.rsplit_once(" is not in ").and_then(|(start, range)| Some((start, range.split_once("..=")?)));
-    if let Some((start, (least, most))) = range {
-        let start = start.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-');
-        return format!("{start}it must be a whole number from {least} to {most}");
-    }
-    let found = words.iter().find_map(|(rust, said)| Some(line.strip_suffix(rust)?.to_string() + said));
-    found.unwrap_or_else(|| line.to_string())
 }
 
 /// An error in the command line: exit code 2.

@@ -20,6 +20,14 @@ pub fn hint(message: &str, command: &str) -> Option<String> {
         if ending.eq_ignore_ascii_case("gguf") || word.starts_with("hf:") {
             return Some(format!("use `hologram run {word}` or `hologram chat {word}`"));
         }
+        let letters = |word: &str| {
+            let mut letters: Vec<char> = word.chars().collect();
+            letters.sort_unstable();
+            letters
+        };
+        if let Some(meant) = crate::args::commands().into_iter().find(|name| letters(name) == letters(word)) {
+            return Some(format!("use `hologram {meant}`"));
+        }
         let known = ALSO_KNOWN.iter().find(|(_, words)| words.contains(&word));
         return known.map(|(command, _)| format!("use `{command}`"));
     }

@@ -84,7 +84,7 @@ fn conversations_are_saved_and_settings_changed() {
         (format!("/load {bad}\n"), "turns of user and assistant must alternate"),
         ("/load none.json\n".into(), "none.json"),
         ("/set colour red\n".into(), "there is no setting colour"),
-        ("/set temp hot\n".into(), "hot is no value of temp"),
+        ("/set temp hot\n".into(), "temp is hot, but must be a number, 0 or more"),
         ("/set top-p 3\n".into(), "top-p is 3"),
         ("/set think aloud\n".into(), "it is show, hide or off"),
         ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),

@@ -312,7 +312,7 @@ fn embeddings_and_scores() {
     let folder = Folder::new("embed");
     let fixture = |name: &str| LLAMA.replace("llama-tiny.gguf", name);
     let (bert, file, out) =
-        (fixture("bert"), folder.write("texts", "Hello, World!\n\nisn't it?\n"), folder.path("x.npy"));
+        (fixture("bert"), folder.write("texts", "Hello, World!\nisn't it?\n"), folder.path("x.npy"));
     let json: serde_json::Value =
         serde_json::from_str(&ok(&["embed", "-m", &bert, "Hello, World!", "isn't it?", "--device", "cpu"])).unwrap();
     let vector = |i: usize| -> Vec<f64> {

@@ -6,6 +6,8 @@ use std::fs;
 
 use common::*;
 
+const BERT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/bert/model.gguf");
+
 /// A working folder with what people have lying about.
 fn folder() -> Folder {
     let folder = Folder::new("mistakes");
@@ -21,7 +23,10 @@ fn folder() -> Folder {
     folder.write("page.gguf", long(b"<!DOCTYPE html>"));
     folder.write("model.gguf.gz", long(b"\x1f\x8b\x08"));
     folder.write("model.safetensors", "");
-    folder.write("text.txt", "Hello");
+    folder.write("text.txt", "A text that somebody wants to have continued.\n");
+    folder.write("lines.txt", "one\n\ntwo\n");
+    folder.write("long.txt", format!("one\n{}\n", "word ".repeat(300)));
+    folder.write("empty.txt", "");
     let kernel = |line: &str| {
         format!(
             "kernel f(x: buffer<f32, write>) workgroup(64) {{\n %v = load.f32 x[0]\n {line}\n store.f32 x[0], %w\n}}\n"
@@ -61,8 +66,29 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["run", "model.safetensors", "Hi"], 1, "give the folder that contains its files"),
         (&["run", "empty", "Hi"], 1, "has no config.json"),
         (&["run", "full", "Hi"], 1, "give the file full/model-Q8_0.gguf in it instead"),
-        (&["run", "text.txt", "Hi"], 1, "text.txt"),
+        (&["run", "text.txt", "Hi"], 1, "if it is a text, `hologram run -f FILE` takes it as the prompt"),
+        (&["run", BERT, "Hi"], 1, "is an encoder, which continues no text: `hologram embed`"),
+        // Texts to embed: none is left out.
+        (&["embed", "-m", BERT], 2, "standard input has no texts: give texts as arguments"),
+        (&["embed", "-m", BERT, "one", ""], 2, "text 2 is empty"),
+        (&["embed", "-m", BERT, "--file", "lines.txt"], 1, "line 2 of lines.txt is empty"),
+        (&["rerank", "-m", BERT, "q", "--file", "lines.txt"], 1, "line 2 of lines.txt is empty"),
+        (
+            &["embed", "-m", BERT, "--file", "long.txt"],
+            1,
+            "line 2 of long.txt has 1202 tokens, but the model takes at most 96",
+        ),
+        (&["embed", "-m", BERT, "--file", "empty.txt"], 2, "empty.txt has no texts"),
+        (&["quantize", "L.gguf", "q.gguf", "--type", "Q4_0", "--keep", "foo*=F16"], 1, "no tensor's name matches foo*"),
+        (&["pull", "nothere"], 2, "a model has an owner and a name"),
+        // A server.
+        (&["serve", "--alias", ""], 2, "'--alias"),
+        (&["serve", "L.gguf", "--draft", "L.gguf", "--speculate", "off"], 2, "give one of them"),
+        (&["serve", "--speculate", "-3"], 2, "it must be auto, off, or a number from 0 to 15"),
+        (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),
+        (&["serve", "--pooling", "none"], 2, "--pooling none gives a vector for each token"),
         // Words of other tools.
+        (&["rnu", "Hi"], 2, "use `hologram run`"),
         (&["list"], 2, "use `hologram models`"),
         (&["ls"], 2, "use `hologram models`"),
         (&["download", "org/model"], 2, "use `hologram pull`"),

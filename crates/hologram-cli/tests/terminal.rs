@@ -60,6 +60,26 @@ impl Terminal {
     }
 }
 
+/// Ctrl-C ends a conversion, and leaves nothing half-written.
+#[test]
+fn a_conversion_is_interrupted() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/rust-docs-bitnet.gguf");
+    let folder = std::env::temp_dir().join(format!("hologram-interrupted-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hologram"));
+    command.args(["quantize", model, "out.gguf", "--type", "Q4_K_M", "-t", "1"]).current_dir(&folder);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let files = || std::fs::read_dir(&folder).unwrap().count();
+    let end = Instant::now() + Duration::from_secs(60);
+    while files() == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), files()), (Some(130), 0));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn lines_are_edited_and_replies_stopped() {
     // A negative penalty favours frequent tokens: the reply repeats part of the question until the context is full.
@@ -98,6 +118,9 @@ fn lines_are_edited_and_replies_stopped() {
     terminal.wait(&" page".repeat(20));
     terminal.keys("\x03");
     terminal.wait("(stopped)");
+    terminal.wait("> ");
+    // Ctrl-C takes back a message of several lines.
+    terminal.keys("\"\"\"page\rpage\r\x03");
     terminal.wait("> ");
     terminal.keys("/save /dev/null\r");
     terminal.wait("(4 messages)");

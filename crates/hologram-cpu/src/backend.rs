@@ -150,11 +150,14 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
 /// The formats that the processor prefers.
 fn policy(features: Features) -> Policy {
     // For the tokens of a prompt, bf16 tiles are faster than products of codes. Of f16 they multiply all bits.
-    let tiled: fn(DType) -> bool = |format| format != DType::F16;
+    let tiled: fn(DType, usize) -> bool = |format, _| format != DType::F16;
     let tiles = Preference { format: DType::BF16, weights: tiled, tokens: TILED_TOKENS..=usize::MAX };
     // Codes are multiplied where a kernel can; weights of the other formats are dequantized.
-    let decoded =
-        Preference { format: DType::F32, weights: |format| !native::multiplies_codes(format), tokens: 0..=usize::MAX };
+    let decoded = Preference {
+        format: DType::F32,
+        weights: |format, _| !native::multiplies_codes(format),
+        tokens: 0..=usize::MAX,
+    };
     Policy { activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(), ..Policy::default() }
 }
 

@@ -28,8 +28,8 @@ pub struct Policy {
 pub struct Preference {
     /// The format.
     pub format: DType,
-    /// The weights that it suits.
-    pub weights: fn(DType) -> bool,
+    /// The weights that it suits, by their layout and the elements of a row.
+    pub weights: fn(DType, usize) -> bool,
     /// The maximum numbers of tokens of the steps that it suits.
     pub tokens: RangeInclusive<usize>,
 }
@@ -55,9 +55,9 @@ impl Policy {
     }
 
     /// The best of several formats of activations (the first is the most natural) for a product with weights of this
-    /// layout in a step of up to `tokens` tokens. The graph then states the format; a kernel never chooses it.
-    pub fn activations(&self, weights: DType, tokens: usize, choices: &[DType]) -> Option<DType> {
-        choose(&self.activations, |p| (p.weights)(weights) && p.tokens.contains(&tokens), choices)
+    /// layout with rows of `k` elements, in a step of up to `tokens` tokens. The graph then states the format; a kernel never chooses it.
+    pub fn activations(&self, weights: DType, k: usize, tokens: usize, choices: &[DType]) -> Option<DType> {
+        choose(&self.activations, |p| (p.weights)(weights, k) && p.tokens.contains(&tokens), choices)
     }
 
     /// The best of several formats (the first is the most precise) for attention's products in a step of up to `tokens`

@@ -2,24 +2,31 @@
 
 use hologram_device::{DType, Policy, Preference};
 
+use super::gemm::{CODES_TOKENS, CODES_UNIT, MOST_WHOLE_CODES, has_more_codes};
 use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, Target, Vendor};
+
+/// The weights of a preference.
+type Suits = fn(DType, usize) -> bool;
 
 /// The preferences of a GPU.
 pub fn policy(target: Target) -> Policy {
-    let any: fn(DType) -> bool = |_| true;
-    let codes: fn(DType) -> bool = |weights| matches!(weights, DType::Planes(_)) && !weights.is_ternary();
-    let packed: fn(DType) -> bool = |weights| weights.packed().is_some();
-    let f16: fn(DType) -> bool = |weights| weights == DType::F16;
+    let any: Suits = |_, _| true;
+    let codes: Suits = |weights, _| matches!(weights, DType::Planes(_)) && !weights.is_ternary();
+    let packed: Suits = |weights, _| weights.packed().is_some();
+    let f16: Suits = |weights, _| weights == DType::F16;
+    // Codes of more tokens have no kernels but these.
+    let whole: Suits = |weights, k| has_more_codes(weights) && k.is_multiple_of(CODES_UNIT) && k <= MOST_WHOLE_CODES;
     let prefer = |format, weights, tokens| Preference { format, weights, tokens };
     let as_codes = DType::I8Groups { group: 32 };
     // With few tokens codes are multiplied, with more of them where tensor cores do it. Then tensor cores multiply
     // dequantized weights faster; on Apple GPUs packed weights have kernels for f32 activations only.
-    let (few, few_packed) = match target.is(90) {
-        true => (FEW_TOKENS, FEW_TOKENS),
-        false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES),
+    let (few, few_packed, few_whole) = match target.is(90) {
+        true => (FEW_TOKENS, FEW_TOKENS, CODES_TOKENS),
+        false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES, 0),
     };
     let activations = match target.vendor {
         Vendor::Nvidia { .. } => vec![
+            prefer(as_codes, whole, 0..=few_whole),
             prefer(as_codes, packed, 0..=few_packed),
             prefer(DType::BF16, packed, few_packed + 1..=usize::MAX),
             prefer(as_codes, codes, 0..=few),

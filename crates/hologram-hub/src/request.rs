@@ -84,7 +84,8 @@ impl FromStr for Request {
             return Err(bad("give hf:OWNER/NAME:FILE instead of an address"));
         }
         let (repo, wanted) = rest.split_once(':').map_or((rest, None), |(repo, wanted)| (repo, Some(wanted)));
-        let form = "it must be hf:OWNER/NAME, or hf:OWNER/NAME:FILE, or hf:OWNER/NAME:TYPE as in hf:OWNER/NAME:Q4_K_M";
+        let form = "a model has an owner and a name, as hf:Qwen/Qwen3-0.6B-GGUF, and perhaps a type or file after it, as \
+                    hf:Qwen/Qwen3-0.6B-GGUF:Q8_0 (it must be hf:OWNER/NAME[:TYPE or FILE])";
         let (owner, model) = repo.split_once('/').ok_or_else(|| bad(form))?;
         let repo = Repo::new(owner, model).ok_or_else(|| bad(form))?;
         let wanted = match wanted {

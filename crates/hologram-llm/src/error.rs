@@ -24,6 +24,12 @@ pub enum LlmError {
         /// The operating system's error.
         reason: std::io::Error,
     },
+    /// The caller ended the work on a file, which is not there.
+    #[error("stopped before {} was complete", path.display())]
+    Stopped {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file is truncated, contradicts itself or has another format.
     #[error("cannot read {} as a GGUF file: {reason}", path.display())]
     Malformed {
@@ -93,6 +99,12 @@ pub enum LlmError {
         /// The names of the supported types.
         supported: String,
     },
+    /// The model is an encoder, which continues no text.
+    #[error("{} is an encoder, which continues no text: `hologram embed` computes the vectors of texts", path.display())]
+    Encoder {
+        /// The model.
+        path: PathBuf,
+    },
     /// The file is valid but uses an unsupported feature, such as an unknown architecture.
     #[error("{}: {what} is not supported{}", path.display(), list(supported))]
     Unsupported {
@@ -146,6 +158,16 @@ pub enum LlmError {
         /// Context length in tokens.
         context: usize,
     },
+    /// A text to embed or to score is empty or too long.
+    #[error("text {} {}", index + 1, text_length(*tokens, *most))]
+    TextLength {
+        /// The text's number, from 0.
+        index: usize,
+        /// Its tokens; with a query, both have them.
+        tokens: usize,
+        /// The most that the model takes.
+        most: usize,
+    },
     /// The context is full.
     #[error("the context of {context} tokens is full")]
     ContextFull {
@@ -186,6 +208,14 @@ pub enum LlmError {
     /// A device failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// The predicate of a sentence on a text.
+fn text_length(tokens: usize, most: usize) -> String {
+    match tokens {
+        0 => "is empty".into(),
+        tokens => format!("has {tokens} tokens, but the model takes at most {most}"),
+    }
 }
 
 /// The end of a message that lists the supported alternatives.

@@ -148,6 +148,7 @@ impl Shape {
             width: self.width,
             ffn: self.ffn,
             heads: self.heads,
+            latent: None,
             recurrent: None,
             recurs: vec![false; self.layers],
             attends: vec![true; self.layers],

@@ -534,9 +534,7 @@ impl Session {
     /// Checks the input tokens and counts how the sequences grow.
     fn check(&mut self) -> Result<()> {
         if self.decoder.config.bidirectional {
-            let model = self.decoder.config.name.clone().into();
-            let what = "a next token of an encoder, which computes embeddings (hologram embed),".into();
-            return Err(LlmError::Unsupported { path: model, what, supported: String::new() });
+            return Err(LlmError::Encoder { path: self.decoder.config.name.clone().into() });
         }
         let (sequences, vocab, context) = (self.cache.max_sequences(), self.vocab(), self.context());
         let growth = &mut self.scratch.growth;

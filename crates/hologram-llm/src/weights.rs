@@ -33,7 +33,7 @@ pub(crate) trait Weights {
     /// A vector in `f32`.
     fn vector(&self, name: &str, len: usize) -> Result<Tensor>;
 
-    /// A small matrix in `f32`. Files may have a dimension of 1 between its two.
+    /// A small matrix in `f32`. Files may have other dimensions of 1.
     fn small(&self, name: &str, shape: [usize; 2]) -> Result<Tensor>;
 
     /// Vectors of `experts` experts in `f32`, `[experts, len]`; `None` where they are missing.
@@ -78,6 +78,12 @@ pub(crate) fn check_memory(executor: &Executor, model: &str, needed: u64) -> Res
 /// Tensors that may stay unused: tables that are recomputed, and activation scales for devices that need them.
 pub(crate) fn may_be_unused(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn_rot_embd.weight", ".input_scale"].iter().any(|end| name.ends_with(end))
+}
+
+/// A tensor's shape if it differs from the wanted one in dimensions of 1 only, else the wanted one.
+pub(crate) fn alike(found: Option<Vec<usize>>, wanted: [usize; 2]) -> Vec<usize> {
+    let long = |shape: &[usize]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
+    found.filter(|found| long(found) == long(&wanted)).unwrap_or(wanted.to_vec())
 }
 
 /// Whether a tensor belongs to one of these layers. `start`: what comes before the layer's number.
@@ -231,9 +237,8 @@ impl Weights for FileWeights<'_> {
     }
 
     fn small(&self, name: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
-        let between = self.file.tensor_opt(name).is_some_and(|t| t.shape() == [rows, 1, row_len]);
-        let tensor =
-            if between { self.checked(name, &[rows, 1, row_len])? } else { self.checked(name, &[rows, row_len])? };
+        let found = self.file.tensor_opt(name).map(|t| t.shape().to_vec());
+        let tensor = self.checked(name, &alike(found, [rows, row_len]))?;
         Ok(Tensor::from_slice(self.executor, &[rows, row_len], &tensor.to_f32()?)?)
     }
 

@@ -138,7 +138,7 @@ fn what_an_encoder_cannot_do() {
     assert!(refused.to_string().contains("hologram embed"), "{refused}");
     assert!(Embedder::new(&model, 97).is_err());
     let mut embedder = Embedder::new(&model, 8).unwrap();
-    for (tokens, message) in [(&[][..], "must not be empty"), (&[5; 9], "9 tokens"), (&[5, 999], "one is 999")] {
+    for (tokens, message) in [(&[][..], "text 1 is empty"), (&[5; 9], "9 tokens"), (&[5, 999], "one is 999")] {
         let refused = embedder.embed(&[tokens], Pooling::Cls).unwrap_err();
         assert!(refused.to_string().contains(message), "{refused}");
     }

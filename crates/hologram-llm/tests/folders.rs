@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 62] = [
+const MODELS: [(&str, &str, f64); 72] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -77,6 +77,16 @@ const MODELS: [(&str, &str, f64); 62] = [
     ("qwen3-5-moe", "model.gguf", 1e-5),
     ("qwen3-next", "", 1e-5),
     ("qwen3-next", "model.gguf", 1e-5),
+    ("granite-4", "", 1e-5),
+    ("granite-4", "model.gguf", 1e-5),
+    ("granite-4-dense", "", 1e-5),
+    ("granite-4-dense", "model.gguf", 1e-5),
+    ("deepseek-v2", "", 1e-5),
+    ("deepseek-v2", "model.gguf", 1e-5),
+    ("deepseek-v3", "", 1e-5),
+    ("deepseek-v3", "model.gguf", 1e-5),
+    ("glm-4-7-flash", "", 1e-5),
+    ("glm-4-7-flash", "model.gguf", 1e-5),
 ];
 
 fn fixture(name: &str) -> PathBuf {

@@ -1,5 +1,6 @@
 //! Quantized files are read back, with the types of the recipe and small errors.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use hologram_backends::DType;
@@ -39,6 +40,7 @@ fn every_recipe_writes_a_file_of_the_same_model() {
         let done = quantize(&source, &out, &options(recipe.name), &mut |done, of| {
             assert!(done >= last.0 && done <= of);
             (last, calls) = ((done, of), calls + 1);
+            ControlFlow::Continue(())
         });
         let done = done.unwrap();
         let file = GgufFile::open(&out).unwrap();
@@ -67,7 +69,7 @@ fn exceptions_and_failures() {
     let out = folder.join("out.gguf");
     let keep = vec![("blk.1.*".to_string(), DType::BF16), ("*attn_q*".to_string(), DType::Q8_0)];
     let kept = QuantizeOptions { keep, ..options("Q4_0") };
-    quantize(&source, &out, &kept, &mut |_, _| ()).unwrap();
+    quantize(&source, &out, &kept, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let file = GgufFile::open(&out).unwrap();
     for (name, want) in [
         ("blk.0.attn_q.weight", "Q8_0"),
@@ -81,7 +83,9 @@ fn exceptions_and_failures() {
     let source_path = fixture("llama-tiny.gguf");
     // A type that the file's rows do not fit, the file itself, a folder that does not exist, and one that is full.
     let too_long = QuantizeOptions { keep: vec![("*".into(), DType::Q4_K)], ..options("Q4_0") };
-    let cases: [(&Path, &QuantizeOptions, &str); 4] = [
+    let unknown = QuantizeOptions { keep: vec![("foo*".into(), DType::F16)], ..options("Q4_0") };
+    let cases: [(&Path, &QuantizeOptions, &str); 5] = [
+        (&out, &unknown, "no tensor's name matches foo*"),
         (&out, &too_long, "is not whole blocks of Q4_K"),
         (&source_path, &kept, "is also the file to write"),
         (&folder.join("none/out.gguf"), &kept, "cannot write"),
@@ -89,9 +93,12 @@ fn exceptions_and_failures() {
     ];
     let before = std::fs::read(&out).unwrap();
     for (path, options, want) in cases {
-        let error = quantize(&source, path, options, &mut |_, _| ()).unwrap_err().to_string();
+        let error = quantize(&source, path, options, &mut |_, _| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     }
+    // The caller ends it under way.
+    let stopped = quantize(&source, &out, &kept, &mut |_, _| ControlFlow::Break(())).unwrap_err().to_string();
+    assert!(stopped.contains("stopped before"), "{stopped}");
     assert_eq!(std::fs::read(&out).unwrap(), before);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing half-written is left");
     let error = Importance::open(&out).unwrap_err().to_string();

@@ -49,8 +49,7 @@ impl ApiError {
 
     /// 400: the prompt leaves no room in the context.
     pub fn context_exceeded(param: &str, prompt: usize, context: usize) -> ApiError {
-        let message =
-            format!("the prompt has {prompt} tokens, but the context holds {context}, one of them for the reply");
+        let message = format!("the prompt has {prompt} tokens, but the context holds {context}{}", beside(param));
         let context = Some(Box::new([prompt, context]));
         ApiError { code: Some("context_length_exceeded"), context, ..ApiError::invalid(param, message) }
     }
@@ -58,9 +57,8 @@ impl ApiError {
     /// As [`ApiError::context_exceeded`], of a text that is too long to be worth counting its tokens.
     pub fn context_far_exceeded(param: &str, least: usize, context: usize) -> ApiError {
         let error = ApiError::context_exceeded(param, least, context);
-        let message = format!(
-            "the prompt has at least {least} tokens, but the context holds {context}, one of them for the reply"
-        );
+        let message =
+            format!("the prompt has at least {least} tokens, but the context holds {context}{}", beside(param));
         ApiError { message, ..error }
     }
 
@@ -151,4 +149,9 @@ impl ApiError {
         }
         json!({ "error": error })
     }
+}
+
+/// What a context must hold beside a prompt; a text to embed has no reply.
+fn beside(param: &str) -> &'static str {
+    if param.starts_with("input") { "" } else { ", one of them for the reply" }
 }

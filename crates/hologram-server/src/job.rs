@@ -168,8 +168,8 @@ impl Replies {
 /// Seconds after which a client should try again when the server is full.
 const RETRY: u32 = 1;
 
-/// The engine did not take a request.
-fn rejected(error: SubmitError, names: Names) -> ApiError {
+/// Why the engine did not take a request.
+pub fn rejected(error: SubmitError, names: Names) -> ApiError {
     let message = error.to_string();
     match error {
         SubmitError::ContextFull { prompt: tokens, context } => {

@@ -32,6 +32,9 @@ pub struct Served {
     embedding: AtomicUsize,
 }
 
+/// Why an encoder does not generate.
+const ENCODER: &str = "the model is an encoder, which continues no text: use it for embeddings (/v1/embeddings)";
+
 /// Texts that may wait for their embeddings.
 const MAX_EMBEDDING: usize = 64;
 
@@ -74,9 +77,10 @@ impl Served {
         };
         let template = match own {
             Ok(template) => Ok(template),
-            Err(LlmError::NoTemplate { .. }) => {
-                Err("the model has no chat template: it continues texts (/v1/completions)".into())
-            }
+            Err(LlmError::NoTemplate { .. }) => Err(match model.config().bidirectional {
+                true => ENCODER.into(),
+                false => "the model has no chat template: it continues texts (/v1/completions)".into(),
+            }),
             Err(e) => return Err(e),
         };
         let longest_token = tokenizer.longest_token();
@@ -109,7 +113,19 @@ impl Served {
     /// # Errors
     /// 400 when the model has none.
     pub fn template(&self) -> Result<&ChatTemplate> {
+        self.check_generates()?;
         self.template.as_ref().map_err(|reason| ApiError::invalid("messages", reason))
+    }
+
+    /// Checks that the model continues texts.
+    ///
+    /// # Errors
+    /// 400 for an encoder.
+    pub fn check_generates(&self) -> Result<()> {
+        match self.engine.model().config().bidirectional {
+            true => Err(ApiError::invalid("model", ENCODER)),
+            false => Ok(()),
+        }
     }
 
     /// Writes a conversation as the model knows it. What its messages hold is text: control tokens come from the

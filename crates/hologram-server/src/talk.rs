@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::job::Names;
+use crate::job::{self, Names};
 use crate::params::Params;
 use crate::reply::Splitter;
 use crate::served::Served;
@@ -43,7 +43,14 @@ impl Talk {
         if offers {
             let format = Format::of(template)?;
             let form = form(tools, format, params.constraint.as_ref(), served.tokenizer()?)?;
-            of_tools = form.is_some() && (params.constraint.is_none() || tools.choice != Choice::Auto);
+            if form.is_some()
+                && tools.choice == Choice::Auto
+                && let Some(answer) = &params.constraint
+            {
+                let names = Names { prompt: "messages", constraint: "response_format" };
+                served.engine.check_constraint(answer).map_err(|e| job::rejected(e, names))?;
+            }
+            of_tools = form.is_some();
             if let Some(Form { begin: text, rest }) = form {
                 begin = text;
                 params.constraint = Some(rest);

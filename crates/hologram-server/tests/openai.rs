@@ -388,8 +388,16 @@ fn an_encoder_has_embeddings_alone() {
             assert!((got.as_f64().unwrap() - want.as_f64().unwrap()).abs() < 1e-5, "{row}");
         }
     }
-    let refused = server.post("/v1/completions", &completion(json!({"prompt": "Hello"})));
-    assert!(refused.status == 400 && refused.body.contains("embeddings"), "{}", refused.body);
+    let chat = json!({"messages": [{"role": "user", "content": "Hello"}]});
+    for (path, body) in [("/v1/completions", completion(json!({"prompt": "Hello"}))), ("/v1/chat/completions", chat)] {
+        let refused = server.post(path, &body);
+        let reason = "the model is an encoder, which continues no text: use it for embeddings (/v1/embeddings)";
+        assert_eq!((refused.status, refused.json()["error"]["message"].as_str()), (400, Some(reason)));
+    }
+    let long = server.post("/v1/embeddings", &json!({"input": "a ".repeat(200)})).body;
+    assert!(long.contains("tokens, but the context holds 96\""), "{long}");
+    let shown = server.post("/api/show", &json!({"model": "tiny"})).json();
+    assert_eq!(shown["capabilities"], json!(["embedding"]), "{shown}");
 }
 
 #[test]

@@ -257,6 +257,12 @@ fn schemas_hold_for_replies() {
     for (schema, sentence) in [
         (json!({"$ref": "#"}), "it has the $ref \"#\", which refers only to itself"),
         (loops, "it has the $ref \"#/$defs/b\", which refers only to itself"),
+        (
+            json!({"$ref": "https://example.org/schema"}),
+            "it has the $ref \"https://example.org/schema\"; only parts of the schema itself, #/…, can be referred to",
+        ),
+        (json!({"$ref": "#/$defs/none"}), "it has the $ref \"#/$defs/none\", but no such part"),
+        (json!({"type": "string", "pattern": "("}), "a regular expression in it is faulty: unclosed group"),
         (one_of, "the alternatives of a oneOf must visibly exclude each other; anyOf has no such limit"),
     ] {
         let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": schema}});
@@ -264,6 +270,16 @@ fn schemas_hold_for_replies() {
         let error = server.post(CHAT, &body).json()["error"].clone();
         let want = format!("response_format is not supported: {sentence}");
         assert_eq!((error["message"].as_str(), &error["param"]), (Some(&*want), &json!("response_format")));
+    }
+    // What is at fault is named, also where a schema of a tool stands beside a format.
+    let tool = |schema: &Value| json!({"type": "function", "function": {"name": "f", "parameters": schema}});
+    let (good, faulty) = (json!({"type": "object"}), json!({"type": "object", "properties": {"a": {"type": "none"}}}));
+    for (of_tool, of_format, param) in [(&faulty, &good, "tools"), (&good, &faulty, "response_format")] {
+        let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": of_format}});
+        let messages = json!([{"role": "user", "content": "x"}]);
+        let body = json!({"messages": messages, "response_format": format, "tools": [tool(of_tool)]});
+        let answer = server.post(CHAT, &body);
+        assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{}", answer.body);
     }
     for (schema, param) in refused {
         let format = json!({"type": "json_schema", "json_schema": {"name": "w", "schema": schema}});

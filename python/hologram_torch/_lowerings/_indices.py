@@ -72,7 +72,7 @@ def _scatter(c: Context, x: Value, dim: int, index: Value, source: Any, add: boo
     if not others:
         return part
     # The elements outside of the index's shape stay.
-    inside = c.graph.full(torch.bool, index.shape if dim is None else part.shape, 1)
+    inside = c.graph.full(torch.bool, part.shape, 1)
     sides = [(0, x.shape[d] - part.shape[d]) for d in range(x.ndim)]
     return c.graph.where(inside.pad(sides), part.pad(sides), x)
 
@@ -94,6 +94,17 @@ def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> 
 def scatter_reduced(c: Context, x: Value, dim: int, index: Value, source: Any, *, reduce: str) -> Value:
     if reduce != "add":
         raise NotImplementedError(f"scatter with the reduction {reduce!r} cannot be compiled")
+    return _scatter(c, x, dim, index, source, add=True)
+
+
+@lower("scatter_reduce.two")
+def scatter_reduce(
+    c: Context, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    if reduce != "sum":
+        raise NotImplementedError(f"scatter_reduce with the reduction {reduce!r} cannot be compiled")
+    if not include_self:
+        x = _scatter(c, x, dim, index, 0, add=False)
     return _scatter(c, x, dim, index, source, add=True)
 
 

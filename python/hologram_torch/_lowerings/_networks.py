@@ -29,6 +29,12 @@ def addmm(c: Context, bias: Value, a: Value, b: Value, beta: float = 1, alpha: f
     return product + _scaled(bias, beta) if beta else product
 
 
+@lower("addbmm.default")
+def addbmm(c: Context, bias: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    product = _scaled(c.graph.matmul(a, b).reduce("sum", [0]), alpha)
+    return product + _scaled(bias, beta) if beta else product
+
+
 @lower("dot.default", "vdot.default")
 def dot(c: Context, a: Value, b: Value) -> Value:
     return (a * b).reduce("sum", None)

@@ -22,7 +22,9 @@ def sum_dim(c: Context, x: Value, dims: Any, keep: bool = False, dtype: torch.dt
 
 
 lower("sum.default")(lambda c, x, dtype=None: sum_dim(c, x, None, False, dtype))
-lower("prims.sum.default")(lambda c, x, dims, output_dtype=None: sum_dim(c, x, dims, False, output_dtype or x.dtype) if dims else x)
+lower("prims.sum.default")(
+    lambda c, x, dims, output_dtype=None: x.to(output_dtype or x.dtype).reduce("sum", dims) if dims else x
+)
 
 
 @lower("mean.dim")
@@ -32,6 +34,9 @@ def mean_dim(c: Context, x: Value, dims: Any, keep: bool = False, dtype: torch.d
 
 lower("mean.default")(lambda c, x, dtype=None: mean_dim(c, x, None, False, dtype))
 lower("prod.default")(lambda c, x, dtype=None: x.to(_sum_type(x, dtype)).reduce("prod", None))
+lower("prims.prod.default")(
+    lambda c, x, dims, output_dtype=None: x.to(output_dtype or x.dtype).reduce("prod", dims) if dims else x
+)
 lower("prod.dim_int")(lambda c, x, dim, keep=False, dtype=None: x.to(_sum_type(x, dtype)).reduce("prod", [dim], keep))
 
 
@@ -72,11 +77,8 @@ lower("min.dim")(lambda c, x, dim, keep=False: (amin(c, x, [dim], keep), arg(c, 
 
 
 def _any(x: Value, dims: Any, keep: bool) -> Value:
-    return x.to(torch.bool).to(torch.uint8).reduce("max", dims, keep).to(torch.bool) if x.size else _none(x, dims, keep)
-
-
-def _none(x: Value, dims: Any, keep: bool) -> Value:
-    return x.to(torch.bool).to(torch.int32).reduce("sum", dims, keep).to(torch.bool)
+    # Of floats, for which devices have kernels. A sum, because it is 0 of no elements.
+    return x.to(torch.bool).to(torch.float32).reduce("sum", dims, keep).to(torch.bool)
 
 
 lower("any.default")(lambda c, x: _any(x, None, False))

@@ -36,9 +36,9 @@ impl From<Log> for hologram_server::log::Level {
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
     /// per step; the text is the same
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = speculation)]
+    #[arg(long, value_name = "HOW", default_value = "auto", allow_negative_numbers = true, value_parser = speculation)]
     pub speculate: Speculation,
-    /// Let this smaller model of the same vocabulary guess tokens too
+    /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ fn speculation(text: &str) -> Result<Speculation, String> {
         ("auto", _) => Ok(Speculation::Auto),
         ("off", _) | (_, Ok(0)) => Ok(Speculation::Off),
         (_, Ok(n @ 1..=15)) => Ok(Speculation::Fixed(n)),
-        _ => Err("it must be auto, off, or a number up to 15".into()),
+        _ => Err("it must be auto, off, or a number from 0 to 15".into()),
     }
 }
 
@@ -95,7 +95,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Name of the model for clients; may be given several times [default: from the model's file name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub alias: Vec<String>,
     /// Key that requests must have; may be given several times (other users of the machine see command lines: prefer a
     /// file)
@@ -121,13 +121,14 @@ pub struct ServeArgs {
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
-    /// Memory for the KV cache in MiB, shared by all requests [default: what all requests need, or what is free]
+    /// Memory for the KV cache in MiB (1024 is 1 GiB), shared by all requests [default: what all requests need, or what
+    /// is free]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub kv_memory: Option<u64>,
     /// Texts that are generated at once [default: 256 on a GPU, 16 on the CPU]
     #[arg(long, alias = "parallel", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_sequences: Option<u32>,
-    /// Texts that wait for the others; further ones get status 503
+    /// Texts that wait for the others; further ones get status 503 [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_waiting: Option<u32>,
     /// Texts of one request: its prompts times n
@@ -140,10 +141,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_connections: u32,
     /// Seconds for requests to end after SIGTERM; a second SIGTERM cuts them off
-    #[arg(long, value_name = "S", default_value_t = 120)]
+    #[arg(long, value_name = "S", default_value_t = 120, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub drain_timeout: u32,
-    /// How /v1/embeddings makes one vector of a text [default: what the model's file says, else last]
-    #[arg(long, value_name = "HOW", value_enum)]
+    /// How /v1/embeddings makes one vector of a text: mean, cls or last [default: what the model's file says, else the
+    /// mean for encoders and last for others]
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     pub pooling: Option<Pool>,
     /// Give a seeded request the same text alone and beside others, at some cost in speed
     #[arg(long)]

@@ -9,7 +9,7 @@ use anyhow::bail;
 use hologram_backends::{BackendType, KernelName};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, WeightTypes};
+use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, Speculation, WeightTypes};
 use serde_json::json;
 
 use super::bench_bytes::{self, Reads};
@@ -61,6 +61,9 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     }
     if args.concurrency.is_none() && args.speculation.draft.is_some() {
         return usage("--draft needs --concurrency, which measures the engine");
+    }
+    if args.speculation.draft.is_some() && args.speculation.speculate == Speculation::Off {
+        return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
     }
     if args.dry_run {
         return super::bench_dry::run(args).map(|()| Vec::new());
@@ -350,7 +353,9 @@ fn parse_types(name: &str) -> anyhow::Result<WeightTypes> {
     match WeightTypes::all().find(|types| types.name().eq_ignore_ascii_case(name)) {
         Some(types) => Ok(types),
         None => {
-            let names: Vec<String> = WeightTypes::all().map(WeightTypes::name).collect();
+            // Some are only what files' formats become in memory; their names end so.
+            let names = WeightTypes::all().map(WeightTypes::name).filter(|name| !name.ends_with("_N"));
+            let names: Vec<String> = names.collect();
             usage(format!("--type is {}, but must be one of {}", shown(name), names.join(", ")))
         }
     }

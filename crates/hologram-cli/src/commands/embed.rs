@@ -1,16 +1,17 @@
 //! `hologram embed`: vectors of texts; `hologram rerank`: scores of texts for a query.
 
-use std::io::Write;
-use std::path::Path;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use hologram_core::npy::{self, Array};
-use hologram_llm::{Embedder, Model, Pooling, Reranker};
+use hologram_llm::{Embedder, LlmError, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
-use crate::args::{DeviceArgs, EmbedArgs, RerankArgs};
+use crate::args::{DeviceArgs, EmbedArgs, RerankArgs, usage};
 use crate::status::status;
-use crate::text::{counted, read_input};
+use crate::text::read_input;
 
 /// Maximum bytes of a file of texts.
 const MAX_TEXTS: u64 = 1 << 30;
@@ -24,11 +25,13 @@ const MAX_CONTEXT: usize = 32768;
 /// When a text is empty or too long, or the device, the model or a file fails.
 pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     let model = load(&args.model, &args.device)?;
+    let mut file = None;
     let texts: Vec<Vec<u32>> = match args.tokens.is_empty() {
         false => vec![args.tokens.clone()],
         true => {
             let tokenizer = model.tokenizer()?;
-            let texts = lines(&args.texts, args.file.as_deref())?;
+            let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
+            file = source;
             texts.iter().map(|text| tokenizer.encode(text, true)).collect::<Result<_, _>>()?
         }
     };
@@ -39,7 +42,7 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     }
     let pooling = args.pooling.map_or_else(|| embedder.pooling(), Pooling::from);
     let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
-    let vectors = embedder.embed(&texts, pooling)?;
+    let vectors = embedder.embed(&texts, pooling).map_err(|e| at_fault(e, file.as_deref()))?;
     let width = if pooling == Pooling::None { model.config().width } else { embedder.width() };
     let Some(out) = &args.out else {
         let texts = texts.iter().zip(&vectors).map(|(tokens, vector)| match pooling {
@@ -62,9 +65,10 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
 /// When the model is no reranker, a text is too long, or the device, the model or a file fails.
 pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
     let model = load(&args.model, &args.device)?;
-    let texts = lines(&args.texts, args.file.as_deref())?;
+    let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let mut scores = Reranker::new(&model, context(&model, MAX_CONTEXT))?.scores(&args.query, &texts)?;
+    let mut reranker = Reranker::new(&model, context(&model, MAX_CONTEXT))?;
+    let mut scores = reranker.scores(&args.query, &texts).map_err(|e| at_fault(e, source.as_deref()))?;
     if !args.raw {
         scores.iter_mut().for_each(|score| *score = Reranker::probability(*score));
     }
@@ -92,18 +96,61 @@ fn context(model: &Model, longest: usize) -> usize {
     longest.clamp(1, model.config().context.min(MAX_CONTEXT))
 }
 
-/// The texts of the command line, or the lines of a file that are not empty.
-fn lines(texts: &[String], file: Option<&Path>) -> anyhow::Result<Vec<String>> {
-    if !texts.is_empty() {
-        return Ok(texts.to_vec());
+/// Texts, and the file that they are the lines of, if they are.
+struct Texts {
+    texts: Vec<String>,
+    source: Option<PathBuf>,
+}
+
+impl Texts {
+    /// The texts of the command line, or the lines of a file. No line is left out: the n-th vector is that of the n-th
+    /// line.
+    fn read(texts: &[String], file: Option<&Path>) -> anyhow::Result<Texts> {
+        if !texts.is_empty() {
+            let empty = texts.iter().position(|text| text.trim().is_empty());
+            return match empty {
+                Some(i) => usage(format!("{} is empty", place(None, i))),
+                None => Ok(Texts { texts: texts.to_vec(), source: None }),
+            };
+        }
+        if file.is_none() && std::io::stdin().is_terminal() {
+            return usage("give texts as arguments, as lines of --file FILE or on standard input");
+        }
+        let path = file.unwrap_or(Path::new("-"));
+        let name = name(path);
+        let text = String::from_utf8(read_input(path, MAX_TEXTS)?);
+        let text = text.map_err(|_| anyhow::anyhow!("{name} is not UTF-8"))?;
+        let lines: Vec<String> = text.lines().map(String::from).collect();
+        if lines.is_empty() {
+            let hint = "give texts as arguments, or one per line";
+            return usage(format!("{name} has no texts: {hint}"));
+        }
+        if let Some(i) = lines.iter().position(|line| line.trim().is_empty()) {
+            bail!("{} is empty: every line is a text", place(Some(path), i));
+        }
+        Ok(Texts { texts: lines, source: Some(path.into()) })
     }
-    let path = file.unwrap_or(Path::new("-"));
-    let text = String::from_utf8(read_input(path, MAX_TEXTS)?);
-    let text = text.map_err(|_| anyhow::anyhow!("{} is not UTF-8", path.display()))?;
-    let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(String::from).collect();
-    anyhow::ensure!(!lines.is_empty(), "{} has no texts", path.display());
-    if file.is_some() {
-        status!("{}\n", counted(lines.len(), "text"));
+}
+
+/// An error that names the line of a text at fault.
+fn at_fault(e: LlmError, source: Option<&Path>) -> anyhow::Error {
+    match (e, source) {
+        (LlmError::TextLength { index, tokens, most }, Some(_)) => {
+            anyhow::anyhow!("{} has {tokens} tokens, but the model takes at most {most}", place(source, index))
+        }
+        (e, _) => e.into(),
     }
-    Ok(lines)
+}
+
+/// Where the i-th text stands, for messages.
+fn place(source: Option<&Path>, i: usize) -> String {
+    match source {
+        Some(path) => format!("line {} of {}", i + 1, name(path)),
+        None => format!("text {}", i + 1),
+    }
+}
+
+/// A file's name for messages.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") { "standard input".into() } else { path.display().to_string() }
 }

@@ -75,7 +75,8 @@ fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
             "tensors": tensors,
             "parameters": parameters,
             "weight_bytes": weights,
-            "kv_bytes_per_position": config.ok().map(|c| c.kv_bytes_per_position(4)),
+            "kv_bytes_per_position": config.as_ref().ok().map(|c| c.kv_bytes_per_position(4)),
+            "state_bytes": config.as_ref().ok().map(|c| c.state_bytes()),
         });
         return Ok(writeln!(out, "{all}")?);
     }
@@ -118,6 +119,17 @@ fn memory(
             let bytes = c.kv_bytes_per_position(4);
             let total = (bytes * context) as f64 / 1e6;
             writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total:.1} MB for {context} positions")?;
+            if c.state_bytes() > 0 {
+                let recurrent = c.recurs.iter().filter(|recurs| **recurs).count();
+                let (layers, size) = (counted(c.layers, "layer"), c.state_bytes() as f64 / 1e6);
+                writeln!(
+                    out,
+                    "  state: {recurrent} of {layers} are recurrent, {size:.1} MB for a sequence of any length"
+                )?;
+            }
+            if c.latent.is_some() {
+                writeln!(out, "  attention to latent vectors: a position has one for all heads")?;
+            }
             if c.bidirectional {
                 writeln!(out, "  tokens see all of their text: for embed and rerank, not for run and chat")?;
             }
@@ -169,6 +181,7 @@ fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Confi
         "parameters": parameters,
         "weight_bytes": weights,
         "kv_bytes_per_position": config.map(|c| c.kv_bytes_per_position(4)),
+        "state_bytes": config.map(|c| c.state_bytes()),
     })
 }
 

@@ -1,14 +1,26 @@
 //! `hologram quantize`: a model in other types.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::{Context, bail};
 use hologram_backends::DType;
-use hologram_llm::ModelFiles;
 use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
+use hologram_llm::{LlmError, ModelFiles};
 
 use super::shipped;
 use crate::args::{QuantizeArgs, usage};
 use crate::progress::Progress;
-use crate::status::status;
+use crate::status::{Interrupted, status};
+
+/// Signals that end the work.
+const ENDING: &[i32] = &[
+    signal_hook::consts::SIGINT,
+    signal_hook::consts::SIGTERM,
+    #[cfg(unix)]
+    signal_hook::consts::SIGHUP,
+];
 
 /// Runs the command.
 ///
@@ -41,8 +53,20 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         options.importance = Some(Importance::open(path).context("cannot use the importance matrix")?);
     }
     let mut progress = Progress::with_rate("quantizing", "MB");
-    let done = quantize(&file, &args.out, &options, &mut |done, of| progress.at(done / 1_000_000, of / 1_000_000))?;
+    // The unfinished file is removed when the signal ends the work.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in ENDING {
+        signal_hook::flag::register(*signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
+    }
+    let done = quantize(&file, &args.out, &options, &mut |done, of| {
+        progress.at(done / 1_000_000, of / 1_000_000);
+        if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     drop(progress);
+    let done = match done {
+        Err(LlmError::Stopped { .. }) => return Err(Interrupted.into()),
+        done => done?,
+    };
     let (from, to) = (done.from as f64 / 1e6, done.to as f64 / 1e6);
     status!("{}: {}, {to:.1} MB (from {from:.1} MB)\n", args.out.display(), recipe.name);
     Ok(())

@@ -136,6 +136,9 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
     let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
+    if model.config().bidirectional {
+        return Err(LlmError::Encoder { path: model.config().name.clone().into() }.into());
+    }
     // A chat model is asked in its own format; a model that only continues text has none.
     let mut template = match model.files().filter(|_| !raw).map(|files| files.chat_template(model.tokenizer()?)) {
         None | Some(Err(LlmError::NoTemplate { .. })) => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hologram_llm::EngineOptions;
+use hologram_llm::{EngineOptions, Speculation};
 use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, Tls, log};
 
 use super::shipped;
@@ -15,6 +15,9 @@ use crate::text::{NAME, printable, read_file};
 
 /// Maximum bytes of a chat template's file.
 const MAX_TEMPLATE: u64 = 256 << 10;
+
+/// Bytes of `sun_path` in the address of a Unix socket, of which the last is 0.
+const SOCKET_PATH: usize = if cfg!(target_os = "linux") { 108 } else { 104 };
 
 /// The name of the built-in model for clients.
 const BUILT_IN: &str = "rust-docs-bitnet";
@@ -35,6 +38,18 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    if args.speculation.draft.is_some() && args.speculation.speculate == Speculation::Off {
+        return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
+    }
+    if let Some(Pool::None) = args.pooling {
+        return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
+    }
+    if let Some(path) = &args.unix_socket
+        && path.as_os_str().len() >= SOCKET_PATH
+    {
+        let (bytes, most) = (path.as_os_str().len(), SOCKET_PATH - 1);
+        return usage(format!("--unix-socket: the path has {bytes} bytes, but the system takes at most {most}"));
+    }
     let listen = match &args.unix_socket {
         Some(path) => Listen::Unix(path.clone()),
         None => Listen::Tcp(args.host.clone(), args.port),
@@ -113,9 +128,6 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
     };
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     let mut served = Served::with_draft(names, model, options, template, draft.as_ref())?;
-    if let Some(Pool::None) = args.pooling {
-        return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
-    }
     if let Some(pooling) = args.pooling {
         served.set_pooling(pooling.into());
     }

@@ -487,6 +487,9 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products((8, 8), true, 512, &[72, 72], End::Swiglu, codes);
         products((6, 3), false, 256, &[0], End::Add { first: true }, codes);
         products((8, 6), false, 9216, &[40], End::Products, codes);
+        products((16, 15), false, 512, &[72, 24, 40], End::Products, codes);
+        products((16, 13), true, 512, &[72, 72], End::Swiglu, codes);
+        products((16, 11), false, 9216, &[40], End::Products, codes);
     }
     // Types that devices may lay out in planes of codes, factors and records.
     for weights in DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {

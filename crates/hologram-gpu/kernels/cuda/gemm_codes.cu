@@ -1,5 +1,5 @@
 // only sm_90a
-// Products of up to 8 tokens of 8-bit codes with quantised weights, which tensor cores multiply as they are stored: see gemm.h.
+// Products of up to 16 tokens of 8-bit codes with quantised weights, which tensor cores multiply as they are stored: see gemm.h.
 //
 // A workgroup of 16 warps stays on each multiprocessor and has tiles of 16 rows (in gated modes 8 rows of gate and the same 8 of up). A unit is 256
 // elements of a tile's rows. The workgroup's units, tile after tile, are divided into a run for each warp. A warp copies its units to a ring of its own
@@ -7,7 +7,7 @@
 // cluster has a part. At the end the warps' sums of a tile are added in their order.
 #include "planes.h"
 
-enum : uint { WARPS = 16, TOKENS = 8, CHUNKS = 8, PARTIAL = 16 * TOKENS * 4 }; // Chunks of 32 elements in a unit; bytes of a warp's sums of a tile.
+enum : uint { WARPS = 16, CHUNKS = 8 }; // Chunks of 32 elements in a unit.
 
 // Sums of codes start from 1.5 · 2^23 as f32, so that their bits are that f32 plus the sum.
 enum : int { ZERO = 0x4b400000 };
@@ -164,10 +164,12 @@ template <uint W> FN void codes(uint (&to)[2], uint unit, uint row, uint chunk, 
 
 FN uint begin_of(uint total, uint warp) { return total * warp / WARPS; }
 
-template <uint W>
+// TOKENS: 8 or 16, in tiles of 8.
+template <uint W, uint TOKENS>
 FN void multiply(const Operands &in, const Matrices &w, const float *add, float *y0, float *y1, float *y2, const uint *step, uint slot, uint most, uint splits, uint stages)
 {
     using F = Form<W>;
+    constexpr uint TILES = TOKENS / 8, PARTIAL = 16 * TOKENS * 4; // Bytes of a warp's sums of a tile of rows.
     extern __shared__ __align__(128) uchar shared[];
     const uint tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, q = lane >> 2, t = lane & 3;
     const uint rank = splits > 1 ? cluster_rank() : 0, team = blockIdx.x / splits, teams = gridDim.x / splits;
@@ -181,7 +183,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
     const uint begin = begin_of(total, warp), end = begin_of(total, warp + 1);
 
     // Shared memory: activations' codes, their scales and sums, the rings, the lines, the sums.
-    const uint x = shared_address(shared), x_scales = x + share * CHUNKS * 256, x_sums = x_scales + share * CHUNKS * TOKENS * 4;
+    const uint x = shared_address(shared), x_scales = x + share * CHUNKS * TOKENS * 32, x_sums = x_scales + share * CHUNKS * TOKENS * 4;
     const uint rings = x_sums + share * CHUNKS * TOKENS * 4 * F::SUMS, lines = rings + WARPS * stages * F::UNIT + warp * F::LINES;
     const uint partials = rings + WARPS * (stages * F::UNIT + F::LINES), ring = rings + warp * stages * F::UNIT;
 
@@ -220,7 +222,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
         to[0] = make_uint4(a.x, b.x, a.y, b.y);
         to[1] = make_uint4(a.z, b.z, a.w, b.w);
         const uint numbers = share * CHUNKS * TOKENS;
-        float *const scales = (float *)(shared + share * CHUNKS * 256);
+        float *const scales = (float *)(shared + share * CHUNKS * TOKENS * 32);
         scales[i] = d;
         if constexpr (F::SUMS > 0) {
             const uint one = 0x01010101u;
@@ -235,7 +237,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
     }
     __syncthreads();
 
-    float sum[4] = {0, 0, 0, 0};
+    float sum[TILES][4] = {};
     uint stage = 0;
     #pragma unroll 1
     for (uint i = begin; i < end; ++i) {
@@ -254,49 +256,58 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
             uint a[2][2];
             codes<W>(a[0], codes_at, q, c, t);
             codes<W>(a[1], codes_at, q + 8, c, t);
-            const uint2 b = load64(x + ((chunk0 + c) * 32 + lane) * 8);
-            const uint at = ((chunk0 + c) * TOKENS + t * 2) * 4; // Of tokens 2t and 2t + 1.
-            const float2 d = load_pair(x_scales + at);
-            float2 s[2] = {};
-            if constexpr (F::SUMS > 0) s[0] = load_pair(x_sums + at);
-            if constexpr (F::SUMS > 1) s[1] = load_pair(x_sums + share * CHUNKS * TOKENS * 4 + at);
-            int dot[2][4];
-            #pragma unroll
-            for (uint h = 0; h < 2; ++h) {
-                const bool biased = F::BIAS != 0;
-                dot[h][0] = dot[h][2] = biased ? __float_as_int(s[h].x) : ZERO;
-                dot[h][1] = dot[h][3] = biased ? __float_as_int(s[h].y) : ZERO;
-            }
-            if constexpr (F::HALVES) {
-                mma(dot[0], a[0][0], a[1][0], b.x);
-                mma(dot[1], a[0][1], a[1][1], b.y);
-            } else
-                mma(dot[0], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+            float2 scale[2], least[2] = {};
             #pragma unroll
             for (uint r = 0; r < 2; ++r) {
                 const uint line = lines + (c * 16 + q + r * 8) * F::LINE * 4;
-                float2 scale, least = make_float2(0, 0);
-                if constexpr (F::LINE == 1) scale = make_float2(__uint_as_float(load32(line)), 0);
-                else scale = load_pair(line);
-                if constexpr (F::LINE == 4) least = load_pair(line + 8);
+                if constexpr (F::LINE == 1) scale[r] = make_float2(__uint_as_float(load32(line)), 0);
+                else scale[r] = load_pair(line);
+                if constexpr (F::LINE == 4) least[r] = load_pair(line + 8);
+            }
+            #pragma unroll
+            for (uint j = 0; j < TILES; ++j) {
+                const uint2 b = load64(x + (((chunk0 + c) * TILES + j) * 32 + lane) * 8);
+                const uint at = ((chunk0 + c) * TOKENS + j * 8 + t * 2) * 4; // Of the tile's tokens 2t and 2t + 1.
+                const float2 d = load_pair(x_scales + at);
+                float2 s[2] = {};
+                if constexpr (F::SUMS > 0) s[0] = load_pair(x_sums + at);
+                if constexpr (F::SUMS > 1) s[1] = load_pair(x_sums + share * CHUNKS * TOKENS * 4 + at);
+                int dot[2][4];
                 #pragma unroll
-                for (uint e = 0; e < 2; ++e) {
+                for (uint h = 0; h < 2; ++h) {
+                    const bool biased = F::BIAS != 0;
+                    dot[h][0] = dot[h][2] = biased ? __float_as_int(s[h].x) : ZERO;
+                    dot[h][1] = dot[h][3] = biased ? __float_as_int(s[h].y) : ZERO;
+                }
+                if constexpr (F::HALVES) {
+                    mma(dot[0], a[0][0], a[1][0], b.x);
+                    mma(dot[1], a[0][1], a[1][1], b.y);
+                } else
+                    mma(dot[0], a[0][0], a[1][0], a[0][1], a[1][1], b.x, b.y);
+                #pragma unroll
+                for (uint i = 0; i < 4; ++i) {
+                    const uint r = i / 2, e = i % 2;
                     const float dx = e ? d.y : d.x, first_sum = e ? s[0].y : s[0].x;
-                    const uint at = r * 2 + e;
+                    float &to = sum[j][i];
                     if constexpr (F::HALVES) {
-                        sum[at] = fmaf(fmaf(summed(dot[0][at]), scale.x, summed(dot[1][at]) * scale.y), dx, sum[at]);
-                        if constexpr (F::MINIMUM) sum[at] = fmaf(-least.x, first_sum, fmaf(-least.y, e ? s[1].y : s[1].x, sum[at]));
+                        to = fmaf(fmaf(summed(dot[0][i]), scale[r].x, summed(dot[1][i]) * scale[r].y), dx, to);
+                        if constexpr (F::MINIMUM) to = fmaf(-least[r].x, first_sum, fmaf(-least[r].y, e ? s[1].y : s[1].x, to));
                     } else {
-                        sum[at] = fmaf(summed(dot[0][at]) * dx, scale.x, sum[at]);
-                        if constexpr (F::MINIMUM) sum[at] = fmaf(-scale.y, first_sum, sum[at]);
+                        to = fmaf(summed(dot[0][i]) * dx, scale[r].x, to);
+                        if constexpr (F::MINIMUM) to = fmaf(-scale[r].y, first_sum, to);
                     }
                 }
             }
         }
         if (tile_index != of || i + 1 == end) {
             float *const to = (float *)(shared + (partials - x) + (warp + of) * PARTIAL) + t * 32 + q;
-            to[0] = sum[0]; to[16] = sum[1]; to[8] = sum[2]; to[24] = sum[3];
-            sum[0] = sum[1] = sum[2] = sum[3] = 0;
+            #pragma unroll
+            for (uint j = 0; j < TILES; ++j)
+                #pragma unroll
+                for (uint i = 0; i < 4; ++i) {
+                    to[j * 128 + i % 2 * 16 + i / 2 * 8] = sum[j][i];
+                    sum[j][i] = 0;
+                }
         }
         now = ahead;
         if (++stage == stages) stage = 0;
@@ -343,16 +354,17 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
 }
 
 // Grid: workgroups in clusters of `splits`. step: the step block or null; n: tokens at most. stages: units in a warp's ring, 2 to 4.
-#define CODES(name, W, ...)                                                                                                                    \
-    KERNEL_SHARED(codes_##name, WARPS * 32, 1, IN(0, uchar, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),    \
+#define CODES(name, W, TOKENS)                                                                                                                  \
+    KERNEL_SHARED(codes_##name##_##TOKENS, WARPS * 32, 1, IN(0, uchar, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),    \
         IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), IN(8, uchar, w2), IN(9, uchar, h2), IN(10, uchar, s2), IN(11, float, add),        \
         OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), IN(15, uint, step), VAL(16, uint, slot), VAL(17, uint, n),                  \
         VAL(18, uint, m0), VAL(19, uint, m1), VAL(20, uint, m2), VAL(21, uint, k), VAL(22, uint, mode), VAL(23, uint, splits),                  \
         VAL(24, uint, stages))                                                                                                                 \
     {                                                                                                                                          \
         const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, x_scales, k};                                                        \
-        multiply<planes::W>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, step, slot, n, splits, stages);                              \
+        multiply<planes::W, TOKENS>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, step, slot, n, splits, stages);                              \
     }
-CODES(q8, Q8)
-CODES(q4, Q4)
-PACKED_TYPES(CODES)
+#define CODES_OF(name, W, ...) CODES(name, W, 8) CODES(name, W, 16)
+CODES(q8, Q8, 8)
+CODES(q4, Q4, 8)
+PACKED_TYPES(CODES_OF)

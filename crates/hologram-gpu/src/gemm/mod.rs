@@ -18,7 +18,10 @@ mod simdgroup;
 mod tests;
 mod wgmma;
 
-pub(super) use codes::serves as serves_codes;
+pub(super) use codes::{
+    MOST_WHOLE as MOST_WHOLE_CODES, TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, has_more as has_more_codes,
+    serves as serves_codes,
+};
 pub use packed::Unpacked;
 
 use super::launch::{Places, number};

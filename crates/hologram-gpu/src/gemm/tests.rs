@@ -286,21 +286,24 @@ fn products_of_the_library() {
     assert!(find_blas_group(&two.expect("a group"), H200).is_none());
 }
 
-/// Codes of up to 8 tokens are multiplied on compute capability 9.0: by a workgroup for each multiprocessor, and by a
+/// Codes of up to 16 tokens are multiplied on compute capability 9.0: by a workgroup for each multiprocessor, and by a
 /// cluster where rows are too long for one, or tiles few.
 #[test]
 fn few_tokens_of_codes() {
     let codes = DType::I8Groups { group: 32 };
     let cases = [
-        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4", 132, 1, 4))),
-        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k", 132, 1, 4))),
-        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k", 132, 2, 2))),
-        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8", 132, 2, 2))),
-        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8", 128, 2, 3))),
-        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4", 24, 8, 4))),
-        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k", 2930, 1, 4))),
+        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4_8", 132, 1, 4))),
+        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k_8", 132, 1, 4))),
+        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k_8", 132, 2, 2))),
+        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8_8", 132, 2, 2))),
+        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8_8", 128, 2, 3))),
+        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4_8", 24, 8, 4))),
+        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k_8", 2930, 1, 4))),
+        (DType::Planes(BlockType::Q4_K), 9, 28672, 4096, Some(("codes_q4_k_16", 132, 1, 3))),
+        (DType::Planes(BlockType::Q6_K), 16, 4096, 14336, Some(("codes_q6_k_16", 132, 4, 2))),
         // More tokens; rows that are not whole units; ternary weights.
         (DType::Q4Planes, 9, 4096, 4096, None),
+        (DType::Planes(BlockType::Q4_K), 17, 4096, 4096, None),
         (DType::Q4Planes, 8, 4096, 4096 + 128, None),
         (DType::T2Planes, 8, 4096, 4096, None),
     ];
@@ -316,6 +319,28 @@ fn few_tokens_of_codes() {
         assert_eq!(found, want, "{} {n} {m} {k}", w.name());
         assert!(codes::find(&Product::of(&spec).unwrap(), A100).is_none());
     }
+}
+
+/// What the device's preferences send to kernels for codes has one, whatever the weights' type and row length.
+#[test]
+fn preferred_codes_have_kernels() {
+    let codes = DType::I8Groups { group: 32 };
+    let policy = crate::policy(H200);
+    let mut beyond = 0;
+    let weights = DType::BLOCKS.map(|format| policy.weight_layout(format));
+    for weights in weights {
+        for k in [256, 512, 2048, 4096, 6144, 6400, 8192, 14336, 28672, 53248] {
+            for n in [9, 12, 16, 17] {
+                if policy.activations(weights, k, n, &[DType::F32, DType::BF16, codes]) == Some(codes) {
+                    beyond += 1;
+                    for m in [40, 1024, 28672] {
+                        assert!(find(&spec(codes, weights, n, m, k), H200).is_some(), "{} {n} {m} {k}", weights.name());
+                    }
+                }
+            }
+        }
+    }
+    assert!(beyond > 0);
 }
 
 /// With up to 32 tokens packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters

@@ -166,17 +166,11 @@ impl Embedder {
 
 /// Checks the lengths of texts.
 fn check(texts: &[EncoderText<'_>], context: usize) -> Result<()> {
-    for text in texts {
-        match text.tokens.len() {
-            0 => return Err(LlmError::Option { option: "text", reason: "must not be empty".into() }),
-            tokens if tokens > context => {
-                let reason = format!("has {tokens} tokens, but the model takes at most {context}");
-                return Err(LlmError::Option { option: "text", reason });
-            }
-            _ => {}
-        }
+    let length = |text: &EncoderText<'_>| text.tokens.len();
+    match texts.iter().position(|text| !(1..=context).contains(&length(text))) {
+        Some(index) => Err(LlmError::TextLength { index, tokens: length(&texts[index]), most: context }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl Runner {

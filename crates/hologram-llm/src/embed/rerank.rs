@@ -88,11 +88,13 @@ impl<'a> Reranker<'a> {
             }
             Runner::Judge { session, before, after, answers } => {
                 let mut scores = Vec::with_capacity(texts.len());
-                for text in texts {
+                for (index, text) in texts.iter().enumerate() {
                     let asked = format!("<Instruct>: {INSTRUCTION}\n<Query>: {query}\n<Document>: {text}");
                     let asked = tokenizer.encode_with(&asked, false, false)?;
                     let tokens = [before.as_slice(), &asked, after].concat();
-                    check(&[EncoderText { tokens: &tokens, segments: &[] }], self.context)?;
+                    if tokens.len() > self.context {
+                        return Err(LlmError::TextLength { index, tokens: tokens.len(), most: self.context });
+                    }
                     // The start is the same for all texts of a query.
                     let kept = session.keep_prefix(0, &tokens);
                     let [yes, no] = if decoder.head.0.is_empty() {

@@ -191,6 +191,10 @@ fn sentence(error: &str) -> String {
     if error.contains("oneOf") {
         return "the alternatives of a oneOf must visibly exclude each other; anyOf has no such limit".into();
     }
+    if error.contains("regex parse error") {
+        let reason = error.lines().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or("it cannot be read");
+        return format!("a regular expression in it is faulty: {reason}");
+    }
     let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("it cannot be compiled").trim();
     line.chars().take(300).collect()
 }

@@ -75,6 +75,16 @@ impl<'a> Schema<'a> {
                 return Err(format!("has an object of {optional} optional properties, more than {MAX_OPTIONAL}"));
             }
         }
+        if let Some(Value::String(reference)) = object.get("$ref") {
+            let Some(pointer) = reference.strip_prefix('#') else {
+                return Err(format!(
+                    "has the $ref {reference:?}; only parts of the schema itself, #/…, can be referred to"
+                ));
+            };
+            if (pointer.is_empty() || pointer.starts_with('/')) && self.root.pointer(pointer).is_none() {
+                return Err(format!("has the $ref {reference:?}, but no such part"));
+            }
+        }
         if let Some(reference) = self.endless(object) {
             return Err(format!("has the $ref {reference:?}, which refers only to itself"));
         }

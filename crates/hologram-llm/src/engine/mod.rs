@@ -125,6 +125,15 @@ impl Engine {
         Ok(events)
     }
 
+    /// Compiles a constraint, as [`Engine::submit`] does, and keeps it for requests with the same one. Takes at most 2
+    /// seconds.
+    ///
+    /// # Errors
+    /// When the constraint is not supported.
+    pub fn check_constraint(&self, constraint: &Constraint) -> std::result::Result<(), SubmitError> {
+        self.inner.compiler.compile(constraint, &self.inner.model).map(drop)
+    }
+
     /// What the engine does, as of its last step. Never waits for a step.
     pub fn stats(&self) -> EngineStats {
         let shared = &self.inner.shared;

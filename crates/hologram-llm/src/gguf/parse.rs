@@ -154,6 +154,9 @@ fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
             b"PK\x03\x04" => "; it is a ZIP archive, perhaps a PyTorch checkpoint: convert it to GGUF",
             b"vers" => "; it may be a Git LFS pointer: run `git lfs pull`",
             b"<!DO" | b"<!do" | b"<htm" => "; it is a web page, not a model",
+            text if text.iter().all(|c| matches!(c, b' '..=b'~' | b'\n' | b'\t' | b'\r')) => {
+                "; if it is a text, `hologram run -f FILE` takes it as the prompt"
+            }
             _ => "",
         };
         return Err(format!("it starts with {:?} instead of \"GGUF\"{hint}", String::from_utf8_lossy(magic)));

@@ -55,7 +55,12 @@ impl KvCache {
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
         let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
         let pair = |layer: usize| match config.has_cache(layer) {
-            true => Ok(Some((tensor()?, tensor()?))),
+            true => {
+                let keys = tensor()?;
+                // Latent vectors are keys and values.
+                let values = if config.latent.is_some() { keys.clone() } else { tensor()? };
+                Ok(Some((keys, values)))
+            }
             false => Ok(None),
         };
         let layers = (0..config.layers).map(pair).collect::<Result<Vec<_>>>()?;
@@ -106,7 +111,8 @@ impl KvCache {
     pub fn bytes_per_position(&self, layer: usize) -> usize {
         let Some((keys, values)) = self.layer(layer) else { return 0 };
         let positions = self.pool.total() * BLOCK_SIZE;
-        (keys.bytes() + values.bytes()) / positions.max(1)
+        let values = if values.same_memory(keys) { 0 } else { values.bytes() };
+        (keys.bytes() + values) / positions.max(1)
     }
 
     /// The maximum number of sequences.
@@ -250,5 +256,6 @@ impl Prefix {
 /// Bytes of a block in all layers.
 pub(crate) fn block_bytes(config: &Config, format: DType) -> u128 {
     let elements = (config.kv_heads * BLOCK_SIZE * config.head_dim) as u128;
-    elements * format.block_bytes() as u128 / format.block_len() as u128 * 2 * config.cache_layers() as u128
+    elements * format.block_bytes() as u128 / format.block_len() as u128
+        * (config.cache_tensors() * config.cache_layers()) as u128
 }

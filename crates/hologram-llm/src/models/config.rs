@@ -5,12 +5,13 @@ use hologram_core::ops::RopeStyle;
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
 use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::latent::LatentKeys;
 use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations,
-    Windows,
+    self, Architecture, Experts, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
+    TernaryActivations, Windows,
 };
 
 /// The hyperparameters of a decoder-only transformer.
@@ -61,6 +62,8 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
     pub windows: Vec<Option<u32>>,
+    /// The sizes of attention to latent vectors, whose cache has one head.
+    pub latent: Option<Latent>,
     /// The sizes of recurrent layers, if there are such.
     pub recurrent: Option<Recurrent>,
     /// Per layer whether it has a state beside the cache.
@@ -187,6 +190,7 @@ pub(crate) fn sizes(
         scales: Scales::default(),
         experts: None,
         windows: vec![None; layers],
+        latent: None,
         recurrent: None,
         recurs: vec![false; layers],
         attends: vec![true; layers],
@@ -221,6 +225,16 @@ const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     groups_used: "expert_group_used_count",
     first: "leading_dense_block_count",
     scale: "expert_weights_scale",
+};
+
+/// Attention to latent vectors in GGUF files.
+const GGUF_LATENT: LatentKeys = LatentKeys {
+    rank: "attention.kv_lora_rank",
+    q_rank: "attention.q_lora_rank",
+    plain: "",
+    head: "attention.key_length_mla",
+    rotated: "rope.dimension_count",
+    value: "attention.value_length_mla",
 };
 
 /// Recurrent layers in GGUF files.
@@ -328,9 +342,13 @@ impl Config {
         config.windows.truncate(config.layers);
         config.rotary.truncate(config.layers);
 
+        let latent = match architecture.latent {
+            true => Some(Latent::read(&keys, &GGUF_LATENT, &mut config)?),
+            false => None,
+        };
         let head_dim = config.head_dim;
         let value_dim = keys.size_opt("attention.value_length", MAX_SIZE)?.unwrap_or(head_dim);
-        if value_dim != head_dim {
+        if value_dim != head_dim && latent.is_none() {
             let reason = format!("is {value_dim}, but must equal the key length {head_dim}");
             return Err(keys.bad("attention.value_length", reason));
         }
@@ -360,6 +378,7 @@ impl Config {
                     beta_slow: keys.above("rope.scaling.yarn_beta_slow", 0.0)?.unwrap_or(1.0),
                     truncate: architecture.yarn_truncates,
                     attention: match keys.above("rope.scaling.yarn_log_multiplier", 0.0)? {
+                        Some(_) if latent.is_some() => own,
                         Some(all) => own * yarn_attention(factor) / yarn_mscale(factor, all),
                         None => own * yarn_attention(factor),
                     },
@@ -397,7 +416,7 @@ impl Config {
             let sizes = Recurrent::read(&keys, &GGUF_STATE, rule, config.width)?;
             config.recurrent = Some(Recurrent { tiled, ..sizes });
             let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-            let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+            let every = every.or(rule.interval());
             let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
                 Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
                 _ => None,
@@ -413,6 +432,15 @@ impl Config {
         if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
             config.scales.attention = Some((config.width as f32 / config.heads as f32).sqrt().recip());
         }
+        if let Some(latent) = latent {
+            // A tenth of the multiplier for all elements.
+            let all = keys.above("rope.scaling.yarn_log_multiplier", 0.0)?.unwrap_or(0.0);
+            let growth = match config.rope_scaling {
+                RopeScaling::Yarn { factor, .. } if factor > 1.0 => 1.0 + all * factor.ln(),
+                _ => 1.0,
+            };
+            config.scales.attention = Some(latent.score_factor(growth));
+        }
         // 0 means none.
         let window = keys.unsigned("attention.sliding_window")?.filter(|n| *n > 0);
         let window = window.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -425,6 +453,11 @@ impl Config {
             config.query_growth = Some(QueryGrowth { beta, original: original.unwrap_or(config.context) });
         }
         config.place_rotary(keys.above("rope.freq_base_swa", 1.0)?);
+        if architecture.rotary == RotaryLayers::AsFileSays
+            && file.get_opt(&keys.full("rope.scaling.finetuned"))? != Some(true)
+        {
+            config.rotary.fill(Rotary::None);
+        }
         let causal: Option<bool> = file.get_opt(&keys.full("attention.causal"))?;
         config.bidirectional |= causal == Some(false) || name == "gemma-embedding";
         config.segments = file.tensor_opt("token_types.weight").map_or(0, |types| types.rows());
@@ -464,6 +497,11 @@ impl Config {
         if self.bidirectional { layer == 0 } else { self.attends.get(layer) == Some(&true) }
     }
 
+    /// The tensors of a layer's cache: keys and values, or latent vectors.
+    pub(crate) fn cache_tensors(&self) -> usize {
+        if self.latent.is_some() { 1 } else { 2 }
+    }
+
     /// The number of layers with a cache of their own.
     pub(crate) fn cache_layers(&self) -> usize {
         (0..self.layers).filter(|layer| self.has_cache(*layer)).count()
@@ -471,7 +509,7 @@ impl Config {
 
     /// Bytes of keys and values per position, for elements of this size.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        2 * self.cache_layers() * self.kv_heads * self.head_dim * element_bytes
+        self.cache_tensors() * self.cache_layers() * self.kv_heads * self.head_dim * element_bytes
     }
 
     /// The rotary frequencies, divided by the file's `factors` if any.

@@ -2,18 +2,20 @@
 
 use std::path::Path;
 
+use hologram_core::ops::RopeStyle;
 use serde_json::{Map, Value};
 
 use crate::error::{LlmError, Result};
 use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
+use crate::models::latent::LatentKeys;
 use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations, Windows,
-    config_unknown,
+    self, Architecture, Experts, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations,
+    Windows, config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -185,6 +187,9 @@ fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Resu
         return Err(only(format!("swiglu_limit {limit}")));
     }
     let mut experts = Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))?;
+    if let (Some(experts), Some(shared)) = (&mut experts, keys.size_opt("shared_intermediate_size", MAX_SIZE)?) {
+        experts.shared = experts.shared.or(Some(shared));
+    }
     if let (Some(experts), Some(dense)) = (&mut experts, keys.unsigned("num_dense_layers")?) {
         experts.first = dense.min(MAX_LAYERS as u64) as usize;
     }
@@ -199,6 +204,27 @@ const FOLDER_STATE: StateKeys = StateKeys {
     key: "linear_key_head_dim",
     heads: "linear_num_value_heads",
     value: "linear_value_head_dim",
+    inner: "",
+};
+
+/// Attention to latent vectors in `config.json`.
+const FOLDER_LATENT: LatentKeys = LatentKeys {
+    rank: "kv_lora_rank",
+    q_rank: "q_lora_rank",
+    plain: "qk_nope_head_dim",
+    head: "",
+    rotated: "qk_rope_head_dim",
+    value: "v_head_dim",
+};
+
+/// As [`FOLDER_STATE`], for Mamba2.
+const FOLDER_MAMBA: StateKeys = StateKeys {
+    short: "",
+    conv: "mamba_d_conv",
+    groups: "mamba_n_groups",
+    key: "mamba_d_state",
+    heads: "mamba_n_heads",
+    value: "mamba_d_head",
     inner: "",
 };
 
@@ -226,7 +252,7 @@ fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
-    let every = every.or(if let StateRule::Heads { interval, .. } = rule { interval } else { None });
+    let every = every.or(rule.interval());
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
     config.place_recurrent(|layer| match (&attends, every) {
@@ -297,7 +323,17 @@ impl Config {
         let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
         adjusted_ffn(&keys, &mut config)?;
-        config.rope = architecture.folder.rope;
+        if architecture.latent {
+            Latent::read(&keys, &FOLDER_LATENT, &mut config)?;
+            let method = keys.string("topk_method")?.filter(|method| *method == "group_limited_greedy");
+            if let (Some(method), Some(2..)) = (method, keys.unsigned("n_group")?) {
+                return Err(only(format!("topk_method {method}"), "greedy, noaux_tc".into()));
+            }
+        }
+        config.rope = match keys.truth("rope_interleave")? {
+            Some(false) if architecture.latent => RopeStyle::HalfSplit,
+            _ => architecture.folder.rope,
+        };
         for key in ["hidden_act", "hidden_activation"] {
             if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
                 let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
@@ -310,11 +346,19 @@ impl Config {
         config_unknown::reject(&keys)?;
         config.experts = experts(&keys, architecture, config.ffn)?;
         if let Some(rule) = architecture.state {
-            config.recurrent = Some(Recurrent::read(&keys, &FOLDER_STATE, rule, config.width)?);
+            config.recurrent = Some(Recurrent::read(
+                &keys,
+                if rule == StateRule::Mamba { &FOLDER_MAMBA } else { &FOLDER_STATE },
+                rule,
+                config.width,
+            )?);
             recurrent_layers(&keys, &mut config, rule)?;
         }
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
+        if let Some(latent) = config.latent {
+            config.scales.attention = Some(latent.score_factor(1.0));
+        }
         windows(&keys, &mut config)?;
         rope(&keys, &mut config)?;
         config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
@@ -405,7 +449,11 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         config.rope_scaling = rope_scaling(keys, &scaling, config)?;
     }
     config.place_rotary(local_base);
-    if config.architecture.rotary != RotaryLayers::All
+    if config.architecture.rotary == RotaryLayers::AsFileSays && keys.string("position_embedding_type")? != Some("rope")
+    {
+        config.rotary.fill(Rotary::None);
+    }
+    if !matches!(config.architecture.rotary, RotaryLayers::All | RotaryLayers::AsFileSays)
         && let Some(rotated) = keys.floats("no_rope_layers")?
     {
         if rotated.len() != config.layers {
@@ -468,6 +516,9 @@ fn rope_scaling(keys: &JsonKeys<'_>, scaling: &JsonKeys<'_>, config: &mut Config
         Some("yarn") => {
             let factor = scaling.positive("factor")?;
             let mscale = (scaling.float("mscale")?, scaling.float("mscale_all_dim")?);
+            if let (Some(latent), Some(all)) = (config.latent, mscale.1.filter(|all| *all != 0.0)) {
+                config.scales.attention = Some(latent.score_factor(yarn_mscale(factor, all)));
+            }
             let attention = match (scaling.above("attention_factor", 0.0)?, mscale) {
                 (Some(own), _) => own,
                 (None, (Some(a), Some(b))) if a != 0.0 && b != 0.0 => yarn_mscale(factor, a) / yarn_mscale(factor, b),
@@ -548,7 +599,7 @@ fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
                 );
             }
             Some("sliding_attention") => true,
-            Some("full_attention") => false,
+            Some("full_attention" | "attention") => false,
             Some(own) if RECURRENT_TYPES.contains(&own) && config.recurrent.is_some() => false,
             Some(other) => {
                 return Err(keys.bad("layer_types", format!("has {other}, which is not supported")));

@@ -45,6 +45,8 @@ pub enum RotaryLayers {
     All,
     /// Each `n`-th has none, if the file does not list the layers.
     NotEach(usize),
+    /// All or none, as the file says.
+    AsFileSays,
     /// Those with a window; the others have none.
     Windowed,
     /// Those with a window have a base of their own, this one if the file has none. `None`: the model's base.

@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
+mod deepseek;
 mod encoders;
 pub(crate) mod experts;
 mod gemma;
@@ -15,6 +16,7 @@ mod glm4;
 mod golden;
 mod granite;
 pub(crate) mod head;
+mod latent;
 mod layers;
 mod lfm2;
 mod llama;
@@ -34,6 +36,7 @@ mod starcoder2;
 use blocks::LayerFn;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
+pub use latent::Latent;
 pub use layers::{Rotary, RotaryLayers, Windows};
 pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
 pub use scales::Scale;
@@ -68,6 +71,10 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen3_next::QWEN35,
     &qwen3_next::QWEN35_MOE,
     &qwen3_next::QWEN3_NEXT,
+    &granite::GRANITE_HYBRID,
+    &deepseek::DEEPSEEK_V2,
+    &deepseek::DEEPSEEK_V3,
+    &deepseek::GLM4_MOE_LITE,
     &encoders::BERT,
     &encoders::XLM_ROBERTA,
     &encoders::MODERNBERT,
@@ -106,6 +113,8 @@ pub struct Architecture {
     pub yarn_truncates: bool,
     /// The name of the norm after the layers in GGUF files.
     pub output_norm: &'static str,
+    /// Whether attention is to latent vectors.
+    pub latent: bool,
     /// Its layers with a state beside the cache, if it has such.
     pub state: Option<StateRule>,
     /// What an encoder has around its layers; `None`: a decoder.
@@ -155,6 +164,7 @@ impl Architecture {
         scores_by_width: None,
         yarn_truncates: true,
         output_norm: "output_norm",
+        latent: false,
         state: None,
         encoder: None,
     };

@@ -16,6 +16,15 @@ pub enum StateRule {
         /// Whether neighbouring heads of values have different key heads in GGUF files.
         tiled: bool,
     },
+    /// Mamba2.
+    Mamba,
+}
+
+impl StateRule {
+    /// Each layer of which number has attention, if the file does not say it.
+    pub(crate) fn interval(self) -> Option<usize> {
+        if let StateRule::Heads { interval, .. } = self { interval } else { None }
+    }
 }
 
 /// The sizes of a model's recurrent layers.
@@ -73,9 +82,9 @@ impl Recurrent {
                 n => Ok(n),
             }
         };
-        let StateRule::Heads { .. } = rule else {
+        if rule == StateRule::ShortConv {
             return Ok(Recurrent { conv: conv(names.short)?, channels: width, heads: None, tiled: false });
-        };
+        }
         let groups = keys.size(names.groups, MAX_SIZE)?;
         let heads = keys.size(names.heads, MAX_SIZE)?;
         if !heads.is_multiple_of(groups) {

@@ -3,6 +3,7 @@
 mod importance;
 mod recipe;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
 
@@ -48,23 +49,31 @@ pub struct Quantized {
 }
 
 /// Writes `file` to `out` with the tensors' types chosen by `options`. Calls `progress` with the bytes of the source
-/// that are done, and their total. Until all is written the result has another name, and after an error nothing is
-/// left.
+/// that are done, and their total; it may end the work. Until all is written the result has another name, and after an
+/// error nothing is left.
 ///
 /// # Errors
-/// When a tensor's type cannot be read or an element is not finite, an exception does not fit its tensor, or `out`
-/// cannot be written.
+/// When a tensor's type cannot be read or an element is not finite, an exception fits no tensor or not its tensor's
+/// rows, `out` cannot be written, or `progress` ends the work.
 pub fn quantize(
     file: &GgufFile,
     out: &Path,
     options: &QuantizeOptions,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Quantized> {
     let same = |part: &crate::gguf::Part| std::fs::canonicalize(part.path()).ok();
     if std::fs::canonicalize(out).is_ok_and(|out| file.parts().iter().any(|part| same(part).as_deref() == Some(&*out)))
     {
         return Err(bad(file, "is also the file to write; give another name".into()));
     }
+    let unused = |(pattern, _): &&(String, DType)| !file.tensors().any(|tensor| matches(pattern, tensor.name()));
+    if let Some((pattern, _)) = options.keep.iter().find(unused) {
+        return Err(bad(file, format!("no tensor's name matches {pattern}; `hologram inspect` lists the names")));
+    }
+    let mut at = |done, of| match progress(done, of) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(LlmError::Stopped { path: out.into() }),
+    };
     let facts = Facts::of(file, options.importance.is_some());
     let mut tensors = Vec::new();
     for tensor in file.tensors() {
@@ -94,11 +103,11 @@ pub fn quantize(
     for (tensor, new) in file.tensors().zip(&tensors) {
         result.to += new.bytes().unwrap_or(0) as u64;
         write_tensor(file, &tensor, new, options, &mut writer, &mut |share| {
-            progress(result.from + (tensor.data().len() as f64 * share) as u64, total);
+            at(result.from + (tensor.data().len() as f64 * share) as u64, total)
         })?;
         tensor.release();
         result.from += tensor.data().len() as u64;
-        progress(result.from, total);
+        at(result.from, total)?;
     }
     writer.finish()?;
     Ok(result)
@@ -117,7 +126,7 @@ fn write_tensor(
     new: &NewTensor,
     options: &QuantizeOptions,
     writer: &mut GgufWriter,
-    share: &mut dyn FnMut(f64),
+    share: &mut dyn FnMut(f64) -> Result<()>,
 ) -> Result<()> {
     if new.ty == tensor.ty() {
         return writer.write(tensor.data());
@@ -165,7 +174,7 @@ fn write_tensor(
         });
         results.into_iter().collect::<Result<()>>()?;
         writer.write(&out)?;
-        share((first + count) as f64 / rows as f64);
+        share((first + count) as f64 / rows as f64)?;
     }
     Ok(())
 }

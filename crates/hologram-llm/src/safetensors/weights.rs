@@ -15,7 +15,7 @@ use super::{Folder, ternary};
 use crate::error::{LlmError, Result};
 use crate::models::config_json::Ternary;
 use crate::models::{ExpertFiles, FolderNames};
-use crate::weights::{Weights, is_of_layers, may_be_unused};
+use crate::weights::{Weights, alike, is_of_layers, may_be_unused};
 
 /// Tensors in the device's layouts: used in place if the device shares host memory and the layout matches, else
 /// converted or uploaded one at a time, after which their pages are released.
@@ -92,7 +92,7 @@ impl<'a> FolderWeights<'a> {
         }
         let of_layer = || {
             let (layer, rest) = ours.strip_prefix("blk.")?.split_once('.')?;
-            let (name, kind) = rest.rsplit_once('.')?;
+            let (name, kind) = rest.rsplit_once('.').unwrap_or((rest, ""));
             Some((layer, name, kind))
         };
         let Some((layer, name, kind)) = of_layer() else { return ours.into() };
@@ -365,9 +365,8 @@ impl Weights for FolderWeights<'_> {
 
     fn small(&self, ours: &str, [rows, row_len]: [usize; 2]) -> Result<Tensor> {
         let name = self.name_of(ours);
-        let between = self.folder.find(&name).is_some_and(|(_, entry)| entry.shape == [rows, 1, row_len]);
-        let (shard, entry) =
-            if between { self.checked(&name, &[rows, 1, row_len])? } else { self.checked(&name, &[rows, row_len])? };
+        let found = self.folder.find(&name).map(|(_, entry)| entry.shape.clone());
+        let (shard, entry) = self.checked(&name, &alike(found, [rows, row_len]))?;
         Ok(Tensor::from_slice(self.executor, &[rows, row_len], &self.values(shard, entry)?)?)
     }
 

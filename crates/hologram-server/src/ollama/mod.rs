@@ -225,8 +225,9 @@ pub async fn show(call: Call) -> Result<Response<Body>> {
             let served = shared.served()?;
             request::show(served, body)?;
             let template = served.template().map(|t| t.source().to_string()).unwrap_or_default();
-            let mut capabilities = vec!["completion"];
-            capabilities.extend(template.contains("tools").then_some("tools"));
+            let encoder = served.engine.model().config().bidirectional;
+            let mut capabilities = vec![if encoder { "embedding" } else { "completion" }];
+            capabilities.extend((!encoder && template.contains("tools")).then_some("tools"));
             let mut info = Map::new();
             info.insert("general.architecture".into(), details(served)["family"].clone());
             Ok(json!({

@@ -113,6 +113,7 @@ fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
     let sequences = served.max_texts(&shared.options.limits);
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
+    served.check_generates()?;
     let prompts = prompts(&mut fields, "prompt", served, sequences)?;
     let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
     if prompts.len() * params.n > sequences {

@@ -11,12 +11,59 @@ use crate::reply::Delta;
 pub struct Calls {
     format: Format,
     tools: Vec<Tool>,
-    parallel: bool,
     state: State,
     /// Text that may be the beginning of a call.
     pending: String,
+    report: Report,
+}
+
+/// Reports the parts of calls: of all, or of the first only.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    format: Format,
+    parallel: bool,
     /// Calls so far.
     count: usize,
+}
+
+impl Report {
+    pub(super) fn new(format: Format, parallel: bool) -> Report {
+        Report { format, parallel, count: 0 }
+    }
+
+    /// Whether a call was found.
+    pub(super) fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Adds parts of a call, whose name is accepted if it is `known`. Returns whether it is.
+    pub(super) fn add(
+        &mut self,
+        found: Vec<Found>,
+        mut accepted: bool,
+        known: impl Fn(&str) -> bool,
+        deltas: &mut Vec<Delta>,
+    ) -> bool {
+        let kept = self.parallel || self.count == 0 || accepted && self.count == 1;
+        for found in found {
+            match found {
+                Found::Name(name) if known(&name) => {
+                    accepted = true;
+                    self.count += 1;
+                    if kept {
+                        deltas.push(Delta::Call { index: self.count - 1, id: new_id(self.format), name });
+                    }
+                }
+                // A text that only looks like a call.
+                Found::Name(_) => break,
+                Found::Arguments(text) if kept => {
+                    deltas.push(Delta::Arguments { index: self.count.saturating_sub(1), text });
+                }
+                Found::Arguments(_) => {}
+            }
+        }
+        accepted
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -34,13 +81,13 @@ enum State {
 impl Calls {
     /// Looks for calls of these tools.
     pub fn new(format: Format, tools: &Tools) -> Calls {
-        let (parallel, tools) = (tools.parallel, tools.offered().to_vec());
-        Calls { format, tools, parallel, state: State::Begin, pending: String::new(), count: 0 }
+        let report = Report::new(format, tools.parallel);
+        Calls { format, tools: tools.offered().to_vec(), state: State::Begin, pending: String::new(), report }
     }
 
     /// Whether a call was found.
     pub fn any(&self) -> bool {
-        self.count > 0
+        self.report.any()
     }
 
     /// What the next piece adds.
@@ -126,26 +173,8 @@ impl Calls {
         let State::Call { before, reader, accepted } = &mut self.state else { return false };
         let piece = std::mem::take(&mut self.pending);
         let found = reader.push(&piece);
-        let kept = self.parallel || self.count == 0 || *accepted && self.count == 1;
-        for found in found {
-            match found {
-                Found::Name(name) if self.tools.iter().any(|tool| tool.name == name) => {
-                    *accepted = true;
-                    self.count += 1;
-                    if kept {
-                        let id = new_id(self.format);
-                        deltas.push(Delta::Call { index: self.count - 1, id, name });
-                    }
-                }
-                // A text that only looks like a call.
-                Found::Name(_) => break,
-                Found::Arguments(text) => {
-                    if kept {
-                        deltas.push(Delta::Arguments { index: self.count - 1, text });
-                    }
-                }
-            }
-        }
+        let known = |name: &str| self.tools.iter().any(|tool| tool.name == name);
+        *accepted = self.report.add(found, *accepted, known, deltas);
         if *accepted {
             if reader.is_done() {
                 self.pending = reader.rest().into();
@@ -199,7 +228,7 @@ fn answer(text: String, deltas: &mut Vec<Delta>) {
 }
 
 /// Mistral's templates accept only ids of nine letters and digits.
-pub(super) fn new_id(format: Format) -> String {
+fn new_id(format: Format) -> String {
     const DIGITS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut number = fresh_seed();
     let mut digits = || {

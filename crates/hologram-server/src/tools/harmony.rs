@@ -3,8 +3,8 @@
 
 use hologram_llm::ChatTemplate;
 
-use super::calls::new_id;
-use super::scan::{Found, Scan};
+use super::calls::Report;
+use super::scan::Scan;
 use super::{Format, Tools, held};
 use crate::reply::Delta;
 
@@ -23,11 +23,9 @@ const MAX_HEADER: usize = 512;
 #[derive(Clone, Debug)]
 pub struct Harmony {
     names: Vec<String>,
-    parallel: bool,
     state: State,
     pending: String,
-    /// Calls so far.
-    count: usize,
+    report: Report,
 }
 
 #[derive(Clone, Debug)]
@@ -48,13 +46,13 @@ impl Harmony {
             return None;
         }
         let names = tools.offered().iter().map(|tool| tool.name.clone()).collect();
-        let parallel = tools.parallel;
-        Some(Harmony { names, parallel, state: State::Header, pending: String::new(), count: 0 })
+        let report = Report::new(Format::Harmony, tools.parallel);
+        Some(Harmony { names, state: State::Header, pending: String::new(), report })
     }
 
     /// Whether a call was found.
     pub fn any(&self) -> bool {
-        self.count > 0
+        self.report.any()
     }
 
     /// What the next piece adds.
@@ -132,20 +130,7 @@ impl Harmony {
             State::Thought => deltas.push(Delta::Thought(text)),
             State::Header | State::Answer => deltas.push(Delta::Answer(text)),
             State::Call(scan, reported) => {
-                let found = scan.push(&text);
-                let kept = self.parallel || self.count == 0 || *reported && self.count == 1;
-                for found in found {
-                    if let Found::Name(_) = found {
-                        *reported = true;
-                        self.count += 1;
-                    }
-                    let index = self.count.saturating_sub(1);
-                    match found {
-                        _ if !kept => {}
-                        Found::Name(name) => deltas.push(Delta::Call { index, id: new_id(Format::Harmony), name }),
-                        Found::Arguments(text) => deltas.push(Delta::Arguments { index, text }),
-                    }
-                }
+                *reported = self.report.add(scan.push(&text), *reported, |_| true, deltas);
             }
         }
     }

@@ -184,7 +184,7 @@ impl Cases<'_> {
             DType::BF16 => vec![DType::BF16],
             _ => vec![DType::F32],
         };
-        let activations = backend.policy().activations(layout, m, &choices).unwrap_or(choices[0]);
+        let activations = backend.policy().activations(layout, k, m, &choices).unwrap_or(choices[0]);
         let x = self.random(DType::F32, &[m, k], 5)?;
         let first = self.random(layout, &[n, k], 6)?;
         let count = if m > 1 { 1 } else { self.sizes.rotate.div_ceil(first.bytes()) };

@@ -17,6 +17,14 @@ const MAX_LINE: u64 = 16 << 20;
 /// Begins and ends a message of several lines.
 const QUOTES: &str = "\"\"\"";
 
+/// What a line of input is.
+enum Line {
+    Text(String),
+    /// Ctrl-C on a terminal.
+    Interrupted,
+    End,
+}
+
 /// A source of messages.
 pub enum Input {
     /// A terminal, with editing and history.
@@ -56,13 +64,31 @@ impl Input {
     /// # Errors
     /// When standard input fails, or is not UTF-8.
     pub fn message(&mut self) -> anyhow::Result<Option<String>> {
-        let Some(mut text) = self.line("> ")? else { return Ok(None) };
+        loop {
+            match self.line("> ")? {
+                Line::Text(line) => match self.rest(line)? {
+                    // Ctrl-C took back what was typed.
+                    None => continue,
+                    message => return Ok(message),
+                },
+                Line::Interrupted => status!("(/quit or Ctrl-D to quit)\n"),
+                Line::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The message that begins with a line; `None` if Ctrl-C takes it back.
+    fn rest(&mut self, line: String) -> anyhow::Result<Option<String>> {
+        let mut text = line;
         if let Some(first) = text.trim_start().strip_prefix(QUOTES) {
             text = first.to_string();
             // Without the end mark, the message ends with the input.
             while !text.trim_end().ends_with(QUOTES) {
-                let Some(next) = self.line("… ")? else { return Ok(Some(text.trim_start_matches('\n').into())) };
-                text = text + "\n" + &next;
+                match self.line("… ")? {
+                    Line::Text(next) => text = text + "\n" + &next,
+                    Line::Interrupted => return Ok(None),
+                    Line::End => return Ok(Some(text.trim_start_matches('\n').into())),
+                }
             }
             let text = text.trim_end();
             return Ok(Some(text[..text.len() - QUOTES.len()].trim_matches('\n').into()));
@@ -70,19 +96,22 @@ impl Input {
         while self.is_terminal()
             && let Some(line) = text.strip_suffix('\\')
         {
-            let Some(next) = self.line("… ")? else { return Ok(Some(line.into())) };
-            text = format!("{line}\n{next}");
+            match self.line("… ")? {
+                Line::Text(next) => text = format!("{line}\n{next}"),
+                Line::Interrupted => return Ok(None),
+                Line::End => return Ok(Some(line.into())),
+            }
         }
         Ok(Some(text))
     }
 
-    fn line(&mut self, prompt: &str) -> anyhow::Result<Option<String>> {
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {
         match self {
             Input::Terminal(editor) => loop {
                 match editor.readline(prompt) {
-                    Ok(line) => return Ok(Some(line)),
-                    Err(ReadlineError::Interrupted) => status!("(/quit or Ctrl-D to quit)\n"),
-                    Err(ReadlineError::Eof) => return Ok(None),
+                    Ok(line) => return Ok(Line::Text(line)),
+                    Err(ReadlineError::Interrupted) => return Ok(Line::Interrupted),
+                    Err(ReadlineError::Eof) => return Ok(Line::End),
                     Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => {
                         status!("(ignored a line that is not UTF-8)\n");
                     }
@@ -97,7 +126,8 @@ impl Input {
                 let read = read.context("cannot read from standard input")?;
                 ensure!(read as u64 <= MAX_LINE, "a line on standard input is longer than {} MiB", MAX_LINE >> 20);
                 let line = String::from_utf8(line).context("a line on standard input is not UTF-8")?;
-                Ok((read > 0).then(|| line.trim_end_matches(['\n', '\r']).to_string()))
+                let line = line.trim_end_matches(['\n', '\r']).to_string();
+                Ok(if read > 0 { Line::Text(line) } else { Line::End })
             }
         }
     }

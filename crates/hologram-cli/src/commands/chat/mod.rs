@@ -159,6 +159,18 @@ pub fn written(
     Ok((written.text(), written.encode(tokenizer, false)?))
 }
 
+/// The values of a setting.
+fn range(name: &str) -> &'static str {
+    match name {
+        "temperature" | "temp" => "a number, 0 or more",
+        "top-p" | "typical-p" => "a number above 0 and at most 1",
+        "min-p" => "a number from 0 to 1",
+        "repeat-penalty" => "a number above 0",
+        "presence-penalty" | "frequency-penalty" => "a number",
+        _ => "a whole number, 0 or more",
+    }
+}
+
 /// The error of a file that the user named: unlike one of standard output, it does not end the chat.
 fn of_a_file(e: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{e:#}")
@@ -331,7 +343,7 @@ impl Chat {
             "think" => return self.set_think(value),
             _ => bail!("there is no setting {}; /set lists them", shown(name)),
         };
-        ensure!(set, "{} is no value of {name}", shown(value));
+        ensure!(set, "{name} is {}, but must be {}", shown(value), range(name));
         options.sampling.validate()?;
         self.options = options;
         Ok(())

@@ -38,8 +38,8 @@ enum Inputs {
 /// The larger projections of models with those by heads.
 #[derive(Debug)]
 enum Mixed {
-    All(Linear),
-    GateApart([Linear; 2]),
+    All(Box<Linear>),
+    GateApart(Box<[Linear; 2]>),
 }
 
 /// Added to the squares of a head's elements before its length is taken.
@@ -61,8 +61,8 @@ impl DeltaNet {
             || Ok::<_, LlmError>([linear("attn_qkv", 2 * of_keys + of_values)?, linear("attn_gate", of_values)?]);
         let inputs = if there("ssm_ba") {
             let mixed = match there("ssm_in") {
-                true => Mixed::All(linear("ssm_in", 2 * (of_keys + of_values))?),
-                false => Mixed::GateApart(gate_apart()?),
+                true => Mixed::All(Box::new(linear("ssm_in", 2 * (of_keys + of_values))?)),
+                false => Mixed::GateApart(Box::new(gate_apart()?)),
             };
             Inputs::ByHead(Box::new((mixed, linear("ssm_ba", 2 * heads.heads)?)))
         } else {
@@ -110,8 +110,8 @@ impl DeltaNet {
             Ok(g.reshape(x, &[tokens, (groups * (end - start)).into()])?)
         };
         let (qkv, gate) = match mixed {
-            Mixed::GateApart([qkv, gate]) => {
-                let [qkv, gate] = step.linears(x, [qkv, gate])?;
+            Mixed::GateApart(linears) => {
+                let [qkv, gate] = step.linears(x, linears.each_ref())?;
                 (qkv, gate)
             }
             Mixed::All(all) => {
@@ -192,7 +192,7 @@ impl Block for DeltaNet {
             Inputs::Apart(linears) => linears.iter().collect(),
             Inputs::ByHead(linears) => match &linears.0 {
                 Mixed::All(all) => vec![all, &linears.1],
-                Mixed::GateApart([qkv, gate]) => vec![qkv, gate, &linears.1],
+                Mixed::GateApart(mixed) => mixed.iter().chain([&linears.1]).collect(),
             },
         };
         let own = [&self.conv, &self.bias, &self.factor, &self.norm];

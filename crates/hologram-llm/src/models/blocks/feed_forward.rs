@@ -61,7 +61,8 @@ impl GatedFfn {
         GatedFfn::of(l, gate, up, combine, sub_norm)
     }
 
-    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down.
+    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down. If there is no gate, it is the first
+    /// half of up.
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).
@@ -72,9 +73,11 @@ impl GatedFfn {
         combine: Gate,
     ) -> Result<Box<dyn Block>> {
         let width = l.config.width;
+        let apart = l.weights.shape(&l.name(gate, "weight")).is_some();
+        let half = |rows: std::ops::Range<usize>| l.linear_rows(up, 2 * ffn, rows, width);
         Ok(Box::new(GatedFfn {
-            gate: l.linear(gate, ffn, width, false)?,
-            up: l.linear(up, ffn, width, false)?,
+            gate: if apart { l.linear(gate, ffn, width, false)? } else { half(0..ffn)? },
+            up: if apart { l.linear(up, ffn, width, false)? } else { half(ffn..2 * ffn)? },
             combine,
             sub_norm: None,
             down: l.linear(down, width, ffn, false)?,

@@ -68,7 +68,8 @@ impl Linears<'_> {
             DType::F16 => vec![DType::F32, DType::BF16],
             _ => vec![DType::F32],
         };
-        let chosen = self.backend.policy().activations(weight.dtype(), self.precision.unwrap_or(tokens), &choices);
+        let tokens = self.precision.unwrap_or(tokens);
+        let chosen = self.backend.policy().activations(weight.dtype(), row_len, tokens, &choices);
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 

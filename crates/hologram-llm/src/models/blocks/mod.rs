@@ -8,7 +8,9 @@ mod attention;
 mod delta_net;
 mod experts;
 mod feed_forward;
+mod latent;
 mod linear;
+mod mamba;
 mod short_conv;
 
 use std::fmt::Debug;
@@ -23,7 +25,9 @@ pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
+pub(crate) use latent::LatentAttention;
 pub(crate) use linear::{Linear, Linears};
+pub(crate) use mamba::Mamba;
 pub(crate) use short_conv::ShortConv;
 
 use crate::error::{LlmError, Result};

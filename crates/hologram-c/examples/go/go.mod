@@ -1,0 +1,5 @@
+module hologram-example
+
+go 1.21
+
+require github.com/ebitengine/purego v0.8.2

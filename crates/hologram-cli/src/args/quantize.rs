@@ -1,0 +1,29 @@
+//! Options of `quantize`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Options of `quantize`.
+#[derive(Args)]
+pub struct QuantizeArgs {
+    /// Model: a .gguf file, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The .gguf file to write
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Type or mixture: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, IQ4_XS, IQ4_NL, Q4_1,
+    /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0
+    #[arg(long = "type", value_name = "T")]
+    pub ty: String,
+    /// Importance matrix: a GGUF file that llama-imatrix wrote
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Type of tensors whose names match, such as 'blk.0.*=Q8_0'; * is any text, the first match counts
+    #[arg(long, value_name = "PATTERN=T")]
+    pub keep: Vec<String>,
+    /// Worker threads [default: one per processor]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+}
