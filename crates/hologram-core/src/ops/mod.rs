@@ -40,6 +40,7 @@ mod scatter;
 mod softmax;
 mod sort;
 mod take;
+mod ternary;
 mod tiles;
 mod top_k;
 
