@@ -1,6 +1,6 @@
 //! Operations that consist of several operations, compared with their definitions.
 
-use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction};
+use hologram_core::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Pool2dOptions, Reduction};
 use hologram_core::{DType, Dim, Element, Executor, Graph, NodeId, Result, Tensor};
 
 /// A test on the CPU and, if there is one, on an NVIDIA GPU.
@@ -316,4 +316,51 @@ fn operands_that_do_not_fit_are_refused_by_name() {
         let error = result.expect_err(name).to_string();
         assert!(error.contains(name), "{name}: {error}");
     }
+}
+
+#[test]
+fn pooling_reduces_windows() -> Result<()> {
+    let device = Executor::open("cpu", None)?;
+    let (h, w) = (5usize, 7usize);
+    let images: Vec<f32> = (0..2 * h * w).map(|i| ((i * 37) % 101) as f32 - 60.0).collect();
+    let cases = [([2, 2], [2, 2], [0, 0]), ([3, 2], [1, 3], [1, 1]), ([1, 1], [2, 2], [0, 0])];
+    for (kernel, stride, padding) in cases {
+        for reduction in [Reduction::Max, Reduction::Min, Reduction::Mean] {
+            let mut g = Graph::new();
+            let x = g.input("x", DType::F32, &[1, 2, h, w].map(Dim::Fixed))?;
+            let y = g.pool2d(x, reduction, &Pool2dOptions { kernel, stride, padding })?;
+            let y = g.copy(y)?;
+            g.output("y", y)?;
+            let mut plan = g.compile(&device, &[])?;
+            plan.write("x", &images)?;
+            plan.run()?;
+            let counts = [h, w].into_iter().enumerate().map(|(k, n)| (n + 2 * padding[k] - kernel[k]) / stride[k] + 1);
+            let counts: Vec<usize> = counts.collect();
+            let mut want = Vec::new();
+            for i in 0..2 * counts[0] * counts[1] {
+                let (image, row, column) = (i / (counts[0] * counts[1]), i / counts[1] % counts[0], i % counts[1]);
+                let mut window = Vec::new();
+                for at in 0..kernel[0] * kernel[1] {
+                    let y = (row * stride[0] + at / kernel[1]).checked_sub(padding[0]).filter(|y| *y < h);
+                    let x = (column * stride[1] + at % kernel[1]).checked_sub(padding[1]).filter(|x| *x < w);
+                    window.extend(y.zip(x).map(|(y, x)| images[(image * h + y) * w + x]));
+                }
+                want.push(match reduction {
+                    Reduction::Max => window.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+                    Reduction::Min => window.iter().copied().fold(f32::INFINITY, f32::min),
+                    _ => window.iter().sum::<f32>() / (kernel[0] * kernel[1]) as f32,
+                });
+            }
+            let have = plan.read::<f32>("y")?;
+            assert_eq!(have.len(), want.len());
+            let off = have.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-4, "{reduction:?} {kernel:?} {stride:?} {padding:?}: {have:?}, not {want:?}");
+        }
+    }
+    let mut g = Graph::new();
+    let x = g.input("x", DType::F32, &[1, 1, 4, 4].map(Dim::Fixed))?;
+    for (kernel, stride, padding) in [([5, 1], [1, 1], [0, 0]), ([2, 2], [0, 1], [0, 0]), ([2, 2], [1, 1], [2, 0])] {
+        assert!(g.pool2d(x, Reduction::Max, &Pool2dOptions { kernel, stride, padding }).is_err());
+    }
+    Ok(())
 }

@@ -58,6 +58,13 @@ fn gradients_pass_where_they_should() -> Result<()> {
         g.reduce_sum(y)
     };
     assert_eq!(by_x(x, through_integers)?, [0.0, -1.0, 2.0]);
+    // Ternary weights: the mean magnitude is 1.5, of which 0.4 rounds to 0.
+    let ternary = |g: &mut Graph, x| {
+        let weights = g.ternary(x)?;
+        let square = g.mul(weights, weights)?;
+        g.reduce_sum(square)
+    };
+    assert_eq!(by_x(x, ternary)?, [0.0, -3.0, 3.0]);
     // A value that the loss does not depend on.
     assert_eq!(by_x(x, |g, _| g.scalar(DType::F32, 3.0))?, [0.0; 3]);
     Ok(())

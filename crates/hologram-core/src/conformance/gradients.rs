@@ -10,7 +10,7 @@ use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{Graph, NodeId, Source};
 use crate::layout::Layout;
-use crate::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Reduction, gradient_rows};
+use crate::ops::{Activation, Conv2dOptions, LossReduction, MatmulOptions, Pool2dOptions, Reduction, gradient_rows};
 use crate::tensor::{Dim, TensorAttention};
 
 /// The values of an operand.
@@ -356,6 +356,14 @@ fn products() -> Vec<Case> {
         cases.push(case(&name, &operands, move |g, v| {
             g.conv2d(v[0], v[1], &Conv2dOptions { stride, padding, dilation, groups, bias: Some(v[2]) })
         }));
+    }
+    for reduction in [Reduction::Max, Reduction::Min, Reduction::Mean, Reduction::Sum] {
+        for (kernel, stride, padding) in [([2, 2], [2, 2], [0, 0]), ([3, 2], [2, 1], [1, 1]), ([1, 3], [3, 2], [0, 1])]
+        {
+            let options = Pool2dOptions { kernel, stride, padding };
+            let name = format!("pool2d {reduction:?} {options:?}");
+            cases.push(case(&name, &[floats(&[2, 2, 5, 6])], move |g, v| g.pool2d(v[0], reduction, &options)));
+        }
     }
     cases
 }

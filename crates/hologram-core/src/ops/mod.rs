@@ -26,6 +26,7 @@ mod loss;
 mod matmul;
 mod optimizer;
 mod pad;
+mod pool2d;
 mod quantize;
 mod random;
 mod recurrence;
@@ -39,6 +40,7 @@ mod scatter;
 mod softmax;
 mod sort;
 mod take;
+mod ternary;
 mod tiles;
 mod top_k;
 
@@ -57,6 +59,7 @@ pub use hologram_backends::{Activation, AttentionPrecision, OptimizerRule, Recur
 pub use kernel::{Kernel, TensorArg};
 pub use loss::LossReduction;
 pub use optimizer::Optimizer;
+pub use pool2d::Pool2dOptions;
 pub use recurrence::RecurrenceOperands;
 pub use reference::{HostTensor, Reference};
 pub use repack::Recode;
