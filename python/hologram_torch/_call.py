@@ -64,7 +64,9 @@ class Callable:
         self.device = device or own
         self.shared = _works_in_memory_of(self.device, own)
         self.cuda = self.torch_device.type == "cuda"
-        self.symbolic = [i for i, x in enumerate(inputs) if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool))]
+        self.symbolic = [
+            i for i, x in enumerate(inputs) if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        ]
         self.by_symbols: dict[tuple[Any, ...], Translation] = {}
         self.fixed = None if self.symbolic else Translation(self.device, module, inputs)
         #: Positions of numbers on the CPU among tensors on a GPU.
@@ -109,7 +111,9 @@ class Callable:
             return []
         if self.cuda:
             device = self.torch_device
-            results = [torch.empty_strided(r.size, r.strides, dtype=r.dtype, device=device) for r in translation.results]
+            results = [
+                torch.empty_strided(r.size, r.strides, dtype=r.dtype, device=device) for r in translation.results
+            ]
             # 0 is the default stream, which the driver also knows as 1.
             stream = torch.cuda.current_stream(device).cuda_stream or 1
             translation.compiled.call(tensors, results, stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -169,6 +169,3 @@ def device_name(inputs: Sequence[Any], module: fx.GraphModule) -> torch.device:
         names = ", ".join(sorted(map(str, found)))
         raise ValueError(f"hologram compiles graphs on one device; this one has tensors on {names}")
     return found.pop()
-
-
-Callee = Callable[[list[Any]], list[Any]]

@@ -13,8 +13,19 @@ from hologram import _native
 _BY_NAME = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        torch.bool, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
-        torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+        torch.bool,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.uint16,
+        torch.int32,
+        torch.uint32,
+        torch.int64,
+        torch.uint64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
     )
 }
 NAMES = {dtype: name for name, dtype in _BY_NAME.items()}
@@ -207,7 +218,9 @@ class Graph:
         self.native = _native.Graph(device)
 
     def argument(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None) -> Value:
-        return Value(self, self.native.argument(name_of(dtype), list(shape), None if strides is None else list(strides)))
+        return Value(
+            self, self.native.argument(name_of(dtype), list(shape), None if strides is None else list(strides))
+        )
 
     def scalar(self, dtype: torch.dtype, number: float) -> Value:
         """A number as a value without dimensions."""
@@ -231,9 +244,7 @@ class Graph:
     def concat(self, parts: Sequence[Value], dim: int) -> Value:
         numbers = [part.number for part in parts]
         while len(numbers) > 1:
-            numbers = [
-                self.native.concat(numbers[i : i + _MAX_PARTS], dim) for i in range(0, len(numbers), _MAX_PARTS)
-            ]
+            numbers = [self.native.concat(numbers[i : i + _MAX_PARTS], dim) for i in range(0, len(numbers), _MAX_PARTS)]
         return Value(self, numbers[0])
 
     def matmul(self, a: Value, b: Value) -> Value:

@@ -296,7 +296,11 @@ def copy(c: Context, x: Value, source: Any, non_blocking: bool = False) -> Value
 
 @lower("fill.Scalar", "fill.Tensor")
 def fill(c: Context, x: Value, number: Any) -> Value:
-    return c.value(number, x.dtype).expand(x.shape) if isinstance(number, Value) else c.graph.full(x.dtype, x.shape, number)
+    return (
+        c.value(number, x.dtype).expand(x.shape)
+        if isinstance(number, Value)
+        else c.graph.full(x.dtype, x.shape, number)
+    )
 
 
 # Tensors of numbers.
@@ -350,9 +354,7 @@ def arange(c: Context, start: float, end: float, step: float = 1, dtype: Any = N
 
 lower("arange.start")(lambda c, start, end, **options: arange(c, start, end, 1, **options))
 lower("arange.default")(lambda c, end, **options: arange(c, 0, end, 1, **options))
-lower("prims.iota.default")(
-    lambda c, length, *, start, step, dtype, **_: c.graph.arange(length, start, step, dtype)
-)
+lower("prims.iota.default")(lambda c, length, *, start, step, dtype, **_: c.graph.arange(length, start, step, dtype))
 
 
 @lower("_assert_async.msg", "_assert_async.default")

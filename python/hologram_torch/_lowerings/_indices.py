@@ -152,9 +152,7 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 @lower("index_put.default", "_unsafe_index_put.default")
-def index_put(
-    c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
-) -> Value:
+def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     if any(i is not None and i.dtype == torch.bool for i in indices):
         return _masked_put(c, x, indices, values, accumulate)
     merged, order, shape, places, at = _linear(c, x, indices)

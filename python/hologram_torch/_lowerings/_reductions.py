@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -157,5 +156,3 @@ def topk(c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sort
 @lower("argsort.default", "argsort.stable")
 def argsort(c: Context, x: Value, *args: Any, stable: Any = None, dim: int = -1, descending: bool = False) -> Value:
     return sort(c, x, *args, dim=dim, descending=descending)[1]
-
-

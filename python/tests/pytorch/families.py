@@ -77,7 +77,13 @@ MUST = {
 def t5():
     return tf.T5ForConditionalGeneration(
         tf.T5Config(
-            d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=100, dropout_rate=0.0,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=4,
+            vocab_size=100,
+            dropout_rate=0.0,
             decoder_start_token_id=0,
         )  # fmt: skip
     )
@@ -86,9 +92,21 @@ def t5():
 def bart():
     return tf.BartForConditionalGeneration(
         tf.BartConfig(
-            d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-            encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, max_position_embeddings=64, dropout=0.0,
-            bos_token_id=1, eos_token_id=2, pad_token_id=0, forced_eos_token_id=2, decoder_start_token_id=2,
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            vocab_size=100,
+            max_position_embeddings=64,
+            dropout=0.0,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+            forced_eos_token_id=2,
+            decoder_start_token_id=2,
         )  # fmt: skip
     )
 
@@ -96,10 +114,24 @@ def bart():
 def whisper():
     return tf.WhisperForConditionalGeneration(
         tf.WhisperConfig(
-            d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-            encoder_ffn_dim=64, decoder_ffn_dim=64, vocab_size=100, num_mel_bins=8, max_source_positions=16,
-            max_target_positions=32, dropout=0.0, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-            decoder_start_token_id=1, suppress_tokens=[], begin_suppress_tokens=[],
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            vocab_size=100,
+            num_mel_bins=8,
+            max_source_positions=16,
+            max_target_positions=32,
+            dropout=0.0,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+            decoder_start_token_id=1,
+            suppress_tokens=[],
+            begin_suppress_tokens=[],
         )  # fmt: skip
     )
 
@@ -127,7 +159,10 @@ MORE = {
     "granite": (decoder("Granite"), tokens()),
     "mixtral": (decoder("Mixtral", num_local_experts=4, experts_implementation="eager"), tokens()),
     "roberta": (encoder("Roberta"), tokens()),
-    "distilbert": (encoder("DistilBert", dim=32, hidden_dim=64, n_heads=4, n_layers=2, dropout=0.0, attention_dropout=0.0), tokens()),
+    "distilbert": (
+        encoder("DistilBert", dim=32, hidden_dim=64, n_heads=4, n_layers=2, dropout=0.0, attention_dropout=0.0),
+        tokens(),
+    ),
     "albert": (encoder("Albert", embedding_size=16, hidden_dropout_prob=0.0), tokens()),
     "electra": (encoder("Electra", embedding_size=16), tokens()),
     "t5": (t5, tokens()),

@@ -13,10 +13,11 @@ import time
 import warnings
 
 import torch
-from hologram_torch._backend import compiled_function
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
+
+from hologram_torch._backend import compiled_function
 
 
 def outcome(op, most: int) -> tuple[str, str]:

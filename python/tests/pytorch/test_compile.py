@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import hologram_torch  # noqa: E402
 from torch import nn  # noqa: E402
+
+import hologram_torch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,9 @@ def test_the_fallback_splits_the_graph_and_says_so():
     torch.testing.assert_close(x.grad, wanted)
 
 
-@pytest.mark.parametrize("options, reason", [({"devise": "cpu"}, "no option devise"), ({"fallback": "x"}, "fallback is")])
+@pytest.mark.parametrize(
+    "options, reason", [({"devise": "cpu"}, "no option devise"), ({"fallback": "x"}, "fallback is")]
+)
 def test_wrong_options_are_errors(options, reason):
     with pytest.raises(Exception, match=reason):
         compiled(lambda x: x + 1, **options)(torch.ones(2))

@@ -7,10 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import hologram_torch  # noqa: E402
-import torch._dynamo.testing  # noqa: E402
 from families import MORE, MUST  # noqa: E402
+from torch._dynamo.testing import CompileCounter  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import hologram_torch  # noqa: E402
 
 EXACT = {"rtol": 1e-3, "atol": 1e-5}
 
@@ -85,7 +86,7 @@ class Counted(TorchDispatchMode):
 @pytest.mark.parametrize("name", MUST)
 def test_no_kernel_of_torch_runs_and_graphs_are_as_many_as_dynamos(name, monkeypatch):
     model, inputs = made(name)
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     torch.compile(copy.deepcopy(model), backend=counter)(**inputs)
     torch._dynamo.reset()
     graphs, calls = [], []

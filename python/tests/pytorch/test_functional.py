@@ -4,8 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import hologram_torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
+
+import hologram_torch  # noqa: E402
 from hologram_torch import functional as f  # noqa: E402
 from hologram_torch import nn  # noqa: E402
 
