@@ -1,7 +1,7 @@
 //! The tensor operations: one file each, and one line each in the list below.
 //!
 //! A file has the operation's meaning, its shape and type rule, its portable program, its reference in `f64` with the
-//! error bound, its test cases, and its method on [`Graph`](crate::Graph).
+//! error bound, its test cases, and its method on [`Graph`].
 
 mod arange;
 mod arg_reduce;
