@@ -85,12 +85,20 @@ class Callable:
             found = self.by_symbols[key] = Translation(self.device, self.module, args)
         return found
 
+    def _constants(self, translation: Translation) -> list[torch.Tensor]:
+        """A graph's constants. torch makes them on the CPU whatever the device, and copies nothing while it compiles."""
+        kept = translation.constants
+        for i, constant in enumerate(kept):
+            if constant.device != self.torch_device:
+                kept[i] = constant.to(self.torch_device)
+        return kept
+
     def __call__(self, args: list[Any]) -> list[Any]:
         translation = self._translation(args)
         for i in self.strangers:
             args[i] = args[i].to(self.torch_device)
         tensors = [args[i] for i in translation.reads]
-        tensors += translation.constants
+        tensors += self._constants(translation)
         if translation.random:
             tensors.append(torch.randint(0, 1 << 32, (2,), device=self.torch_device))
         if self.shared:

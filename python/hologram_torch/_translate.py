@@ -92,12 +92,10 @@ class Translation:
             elif node.users:
                 env[node] = graph.argument(value.dtype, value.shape, value.stride())
                 self.reads.append(position)
-        # Some constants are made on the CPU whatever the device.
-        where = device_name(inputs, module)
         self.constants: list[torch.Tensor] = []
         for node in nodes:
             if node.op == "get_attr":
-                constant = operator.attrgetter(node.target)(module).to(where)
+                constant = operator.attrgetter(node.target)(module)
                 env[node] = graph.argument(constant.dtype, constant.shape, constant.stride())
                 self.constants.append(constant)
         # The words of a seed.
