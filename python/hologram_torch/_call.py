@@ -86,7 +86,7 @@ class Callable:
         return found
 
     def _constants(self, translation: Translation) -> list[torch.Tensor]:
-        """A graph's constants. torch makes them on the CPU whatever the device, and copies nothing while it compiles."""
+        """A graph's constants. torch makes them on the CPU for any device, and copies nothing while it compiles."""
         kept = translation.constants
         for i, constant in enumerate(kept):
             if constant.device != self.torch_device:

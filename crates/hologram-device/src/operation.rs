@@ -228,8 +228,8 @@ pub enum OptimizerRule {
         /// Whether it is Nesterov's.
         nesterov: bool,
     },
-    /// m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g², p ← p − rate · m̂ / (√v̂ + ε) with m̂ and v̂ the moments divided by
-    /// 1 − βᵗ (Kingma and Ba, 2014, arXiv:1412.6980).
+    /// m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g², p ← p − rate · m̂ / (√v̂ + ε) with m̂ and v̂ the moments divided
+    /// by 1 − βᵗ (Kingma and Ba, 2014, arXiv:1412.6980).
     Adam {
         /// β₁ and β₂.
         betas: [F32; 2],

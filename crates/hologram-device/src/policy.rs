@@ -55,7 +55,8 @@ impl Policy {
     }
 
     /// The best of several formats of activations (the first is the most natural) for a product with weights of this
-    /// layout with rows of `k` elements, in a step of up to `tokens` tokens. The graph then states the format; a kernel never chooses it.
+    /// layout with rows of `k` elements, in a step of up to `tokens` tokens. The graph then states the format; a kernel
+    /// never chooses it.
     pub fn activations(&self, weights: DType, k: usize, tokens: usize, choices: &[DType]) -> Option<DType> {
         choose(&self.activations, |p| (p.weights)(weights, k) && p.tokens.contains(&tokens), choices)
     }

@@ -271,7 +271,7 @@ fn schemas_hold_for_replies() {
         let want = format!("response_format is not supported: {sentence}");
         assert_eq!((error["message"].as_str(), &error["param"]), (Some(&*want), &json!("response_format")));
     }
-    // What is at fault is named, also where a schema of a tool stands beside a format.
+    // The message names the faulty schema, also with both a tool's schema and a response format.
     let tool = |schema: &Value| json!({"type": "function", "function": {"name": "f", "parameters": schema}});
     let (good, faulty) = (json!({"type": "object"}), json!({"type": "object", "properties": {"a": {"type": "none"}}}));
     for (of_tool, of_format, param) in [(&faulty, &good, "tools"), (&good, &faulty, "response_format")] {

@@ -34,7 +34,7 @@ pub fn parameters(sizes: &Sizes, mut add: impl FnMut(&str, &[usize], Init) -> Re
     let d = sizes.width;
     add("tokens", &[sizes.vocabulary, d], Init::Random(0.02))?;
     add("positions", &[sizes.length, d], Init::Random(0.02))?;
-    // What is added to the residual is smaller the more layers add to it.
+    // Projections to the residual are scaled down by the number of layers, as in GPT-2.
     let residual = 0.02 / (2.0 * sizes.layers as f32).sqrt();
     for layer in 0..sizes.layers {
         for (name, shape, init) in [

@@ -177,7 +177,7 @@ impl Graph {
         }
     }
 
-    /// The same value as a view of its own kind.
+    /// A view with the value's own layout.
     pub(super) fn same(&mut self, op: &'static str, x: NodeId, kind: ViewKind) -> Result<NodeId> {
         let ty = self.viewed(op, x)?;
         let layout = self.nodes[x.0 as usize].layout.clone();

@@ -70,7 +70,10 @@ FN void fence_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memo
 FN void turn_wait(uint id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
 FN void turn_give(uint id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
-constexpr uint GROUPS = 2, ROWS = GROUPS * 64, THREADS = GROUPS * 128 + 128, STAGES = 2, PAGE = 32;
+// KEYS: positions of a tile, of heads of up to 128 elements and of longer ones.
+constexpr uint GROUPS = 2, ROWS = 128, THREADS = 384, STAGES = 2, PAGE = 32, KEYS_SHORT = 128, KEYS_LONG = 64;
+static_assert(ROWS == GROUPS * 64 && THREADS == GROUPS * 128 + 128);
+HOST(ROWS, THREADS, STAGES, PAGE, KEYS_SHORT, KEYS_LONG)
 // A warpgroup waits for registers that the others give back: together there must be no more than at the start.
 constexpr uint AT_START = 65536 / THREADS / 8 * 8, OF_COPIES = 40, OF_PRODUCTS = 232;
 static_assert(GROUPS * OF_PRODUCTS + OF_COPIES <= (GROUPS + 1) * AT_START);
@@ -386,6 +389,6 @@ KERNEL_ALONE(attention_wgmma_##D, 384, MAP(0, keys), MAP(1, values), IN(2, float
     const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault, firsts, window}; \
     attend<D, KEYS>(t, &keys, &values, q, out, scale, sinks, cap); \
 }
-ATTENTION_WGMMA(64, 128)
-ATTENTION_WGMMA(128, 128)
-ATTENTION_WGMMA(256, 64)
+ATTENTION_WGMMA(64, KEYS_SHORT)
+ATTENTION_WGMMA(128, KEYS_SHORT)
+ATTENTION_WGMMA(256, KEYS_LONG)

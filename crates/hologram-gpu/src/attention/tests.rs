@@ -223,7 +223,7 @@ fn parts_of_positions_lie_in_scratch_memory() {
     assert_eq!(kernel.scratch, 64 * 2 * 4 * (128 + 2) * 4);
 }
 
-/// Caps, first positions and sinks are told to every kernel, and to the launch that follows it.
+/// Every kernel gets caps, first positions and sinks as arguments.
 #[test]
 fn variants_are_told() {
     let apple = Target { multiprocessors: 32, ..Target::APPLE };

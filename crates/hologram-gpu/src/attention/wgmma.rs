@@ -1,17 +1,12 @@
 //! Attention of many tokens on the warpgroup matrix units of Hopper GPUs: `kernels/cuda/attention_wgmma.cu`. It reads
 //! the paged cache of `f16` as it is.
 
-use super::super::kernels::cuda::attention_wgmma::AttentionWgmma;
+use super::super::kernels::cuda::attention_wgmma::{
+    AttentionWgmma, KEYS_LONG, KEYS_SHORT, PAGE, ROWS, STAGES, THREADS,
+};
 use super::super::launch::{Places, launch, number, single};
 use super::super::{Memory, NativeKernel, Target, TensorMap};
 use super::{Cache, Numbers, Operands, Sizes};
-
-/// Rows of a workgroup: a token's query heads of one key/value head, token by token.
-const ROWS: usize = 128;
-/// Positions of a block that a copy brings: the rows of a tile of the copy engine.
-const PAGE: usize = 32;
-/// Tiles of keys, and of values, that lie in shared memory.
-const STAGES: usize = 2;
 
 /// The kernel for `operands`, whose products round to `f16`.
 pub(super) fn kernel(
@@ -24,16 +19,18 @@ pub(super) fn kernel(
     let Sizes { tokens, d, shift, .. } = sizes;
     // Positions of a tile, as `ATTENTION_WGMMA` instantiates the kernels.
     let keys_at_a_time = match d {
-        64 | 128 => 128,
-        256 => 64,
+        64 | 128 => KEYS_SHORT,
+        256 => KEYS_LONG,
         _ => return None,
     };
-    let tokens_at_a_time = ROWS / (sizes.heads / sizes.kv_heads);
+    // A row is a query head of a token.
+    let [rows, keys_at_a_time, page] = [ROWS, keys_at_a_time, PAGE].map(|n| n as usize);
+    let tokens_at_a_time = rows / (sizes.heads / sizes.kv_heads);
     // Queries, and the tiles; beside them barriers, and what aligns the first.
-    let shared = (ROWS + 2 * STAGES * keys_at_a_time) * d * 2 + 1024 + 256;
+    let shared = (rows + 2 * STAGES as usize * keys_at_a_time) * d * 2 + 1024 + 256;
     let served = target.is(90)
         && sizes.cache == Cache::F16
-        && 1 << shift >= PAGE
+        && 1 << shift >= page
         && tokens_at_a_time > 0
         && shared <= target.max_shared as usize;
     if !served {
@@ -47,7 +44,7 @@ pub(super) fn kernel(
             element: 2,
             dims: vec![d as u64, ((sizes.blocks * sizes.kv_heads) << shift) as u64],
             strides: vec![2 * d as u64],
-            tile: vec![64, number(PAGE)?],
+            tile: vec![64, PAGE],
             swizzle: 128,
         })
     };
@@ -73,6 +70,6 @@ pub(super) fn kernel(
         cap: sizes.cap,
     };
     let grid = [sizes.kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
-    let launch = launch(args, format!("attention_wgmma_{d}"), grid, 384)?;
+    let launch = launch(args, format!("attention_wgmma_{d}"), grid, THREADS as usize)?;
     Some(single(super::super::KernelLaunch { shared: number(shared)?, ..launch }))
 }
