@@ -93,6 +93,43 @@ impl Run {
         Run { first: field(0), count: field(1), from: field(2), to: field(3) }
     }
 
+    /// Input `place` of a channel, of the `before` inputs of the state that the run continues and the run's own after
+    /// them. Without a `known` state those before are 0.
+    fn input(
+        &self,
+        b: &mut Builder,
+        [state, x]: [&TensorArg; 2],
+        [before, c]: [u32; 2],
+        known: Value,
+        channel: Value,
+        place: Value,
+    ) -> Value {
+        let value = b.var(0.0f32);
+        let old = b.lt(place, before);
+        b.if_else(
+            old,
+            |b| {
+                b.if_(known, |b| {
+                    let at = b.mul(self.from, before);
+                    let at = b.add(at, place);
+                    let at = b.mul(at, c);
+                    let at = b.add(at, channel);
+                    let v = b.load(state.views[0], at);
+                    b.assign(value, v);
+                });
+            },
+            |b| {
+                let of_run = b.sub(place, before);
+                let at = b.add(self.first, of_run);
+                let at = b.mul(at, c);
+                let at = b.add(at, channel);
+                let v = b.load(x.views[0], at);
+                b.assign(value, v);
+            },
+        );
+        value
+    }
+
     /// The run of this index on the host.
     pub fn of(runs: &HostTensor, index: usize) -> [usize; 4] {
         [0, 1, 2, 3].map(|i| runs.values[4 * index + i] as usize)
@@ -134,31 +171,8 @@ impl Op for ConvState {
             b.if_(any, |b| {
                 // In order: each input that moves within a slot is read before its place is written.
                 b.for_(0u32, before, 1u32, |b, j| {
-                    let value = b.var(0.0f32);
-                    // The place among the inputs before the run, then those of the run.
                     let place = b.add(run.count, j);
-                    let old = b.lt(place, before);
-                    b.if_else(
-                        old,
-                        |b| {
-                            b.if_(known, |b| {
-                                let at = b.mul(run.from, before);
-                                let at = b.add(at, place);
-                                let at = b.mul(at, c);
-                                let at = b.add(at, channel);
-                                let v = b.load(state.views[0], at);
-                                b.assign(value, v);
-                            });
-                        },
-                        |b| {
-                            let token = b.sub(place, before);
-                            let token = b.add(run.first, token);
-                            let at = b.mul(token, c);
-                            let at = b.add(at, channel);
-                            let v = b.load(x.views[0], at);
-                            b.assign(value, v);
-                        },
-                    );
+                    let value = run.input(b, [&state, &x], [before, c], known, channel, place);
                     let at = b.mul(run.to, before);
                     let at = b.add(at, j);
                     let at = b.mul(at, c);
@@ -238,30 +252,8 @@ impl Op for CausalConv {
             b.for_(0u32, before + 1, 1u32, |b, j| {
                 let at = b.add(of_weights, j);
                 let weight = b.load(weights.views[0], at);
-                let value = b.var(0.0f32);
                 let place = b.add(position, j);
-                let old = b.lt(place, before);
-                b.if_else(
-                    old,
-                    |b| {
-                        b.if_(known, |b| {
-                            let at = b.mul(run.from, before);
-                            let at = b.add(at, place);
-                            let at = b.mul(at, c);
-                            let at = b.add(at, channel);
-                            let v = b.load(state.views[0], at);
-                            b.assign(value, v);
-                        });
-                    },
-                    |b| {
-                        let of_run = b.sub(place, before);
-                        let at = b.add(run.first, of_run);
-                        let at = b.mul(at, c);
-                        let at = b.add(at, channel);
-                        let v = b.load(x.views[0], at);
-                        b.assign(value, v);
-                    },
-                );
+                let value = run.input(b, [&state, &x], [before, c], known, channel, place);
                 b.assign_op(sum, Opcode::Fma, &[value, weight, sum]);
             });
             out.store(b, i, sum);
