@@ -4,6 +4,7 @@
 
 mod embed;
 mod load;
+mod lora;
 mod message;
 mod quantize;
 mod sampling;
@@ -17,6 +18,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use embed::{EmbedArgs, Pool, RerankArgs};
 pub use load::LoadArgs;
+pub use lora::LoraArgs;
 pub use message::print_help_or_reject;
 pub use quantize::QuantizeArgs;
 pub use sampling::{Kv, SamplingArgs};
@@ -238,6 +240,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
@@ -267,6 +271,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -290,6 +296,8 @@ pub struct PerplexityArgs {
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object
@@ -325,6 +333,7 @@ const MAX_TEST: i64 = 1 << 20;
 #[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN).conflicts_with("shape")))]
 #[command(mut_arg("model", |model| model.conflicts_with("shape")))]
+#[command(mut_arg("lora", |lora| lora.conflicts_with("shape")))]
 pub struct BenchArgs {
     /// Other measurements
     #[command(subcommand)]
@@ -373,6 +382,8 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "concurrency", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object per line
     #[arg(long)]
@@ -419,6 +430,8 @@ pub struct LogitsArgs {
     /// Output file: float32 [tokens, vocabulary]
     #[arg(long, value_name = "FILE.npy")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

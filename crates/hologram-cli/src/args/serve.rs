@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN, Pool};
+use super::{DeviceArgs, Kv, LoraArgs, ModelArgs, OR_BUILT_IN, Pool};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -159,6 +159,8 @@ pub struct ServeArgs {
     /// beside lines for people]
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub log: Option<Log>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

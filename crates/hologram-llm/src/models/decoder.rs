@@ -6,6 +6,7 @@ use hologram_core::{Dim, Executor, Graph, Tensor};
 
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
+use crate::lora::{Adapter, Adapters};
 use crate::models::Rotary;
 use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Runs, Step};
 use crate::models::config::Config;
@@ -65,15 +66,23 @@ impl Front {
 }
 
 impl Decoder {
-    /// Loads the weights. Calls `progress` after each part with the parts done and the total.
+    /// Loads the weights, with adapters beside them. Calls `progress` after each part with the parts done and the
+    /// total.
     ///
     /// # Errors
-    /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model.
-    pub fn load(config: Config, weights: &dyn Weights, progress: &mut dyn FnMut(usize, usize)) -> Result<Decoder> {
+    /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model; when an
+    /// adapter does not fit it.
+    pub fn load(
+        config: Config,
+        weights: &dyn Weights,
+        adapters: &[Adapter],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Decoder> {
         let c = &config;
+        let adapters = Adapters::new(adapters, c, weights.is_folder())?;
         let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
-        let mut loader = Loader { weights, config: c, index: 0, attention: Vec::new() };
+        let mut loader = Loader { weights, config: c, adapters: &adapters, index: 0, attention: Vec::new() };
         for i in 0..c.layers {
             loader.index = i;
             layers.push((c.architecture.layer)(&mut loader)?);
@@ -89,7 +98,8 @@ impl Decoder {
             None => {
                 let own = weights.optional_matrix("output.weight", c.vocab, c.width)?;
                 let weight = own.unwrap_or_else(|| embedding.clone());
-                Some(Linear { weight, bias: None, scale: None })
+                let of_adapters = |name| adapters.of(weights.executor(), name, c.vocab, 0..c.vocab, c.width);
+                Some(Linear { weight, bias: None, scale: None, beside: of_adapters("output.weight")? })
             }
         };
         let head = Head::load(weights, c, encoder.map_or(Activation::Identity, |parts| parts.head))?;
@@ -122,6 +132,7 @@ impl Decoder {
         let has_norm = encoder.is_none_or(|parts| parts.output_norm);
         let output_norm = has_norm.then(|| Norm::load(weights, c, c.architecture.output_norm)).transpose()?;
         weights.finish(c.layers..c.layers + c.ahead)?;
+        adapters.finish()?;
         progress(parts, parts);
         Ok(Decoder {
             embedding,
@@ -145,7 +156,7 @@ impl Decoder {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
         self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
-            + self.output.as_ref().map_or(0, |output| output.weight.bytes())
+            + self.output.iter().flat_map(Linear::tensors).map(Tensor::bytes).sum::<usize>()
             + row
     }
 

@@ -36,6 +36,7 @@ impl Dense {
             weight: weights.matrix(&of_weight, rows, inputs)?,
             bias: weights.shape(&of_bias).map(|_| weights.vector(&of_bias, rows)).transpose()?,
             scale: weights.scale(&of_weight)?,
+            beside: Vec::new(),
         };
         Ok(Some(Dense { linear, activation, norm: None }))
     }

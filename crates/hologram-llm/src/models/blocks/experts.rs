@@ -58,7 +58,12 @@ impl ExpertFfn {
             Some(shared) => Some(Shared {
                 ffn: GatedFfn::load_named(l, ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], shared, combine)?,
                 gate: match experts.shared_gate {
-                    true => Some(Linear { weight: l.row("ffn_gate_inp_shexp", width)?, bias: None, scale: None }),
+                    true => Some(Linear {
+                        weight: l.row("ffn_gate_inp_shexp", width)?,
+                        bias: None,
+                        scale: None,
+                        beside: Vec::new(),
+                    }),
                     false => None,
                 },
             }),

@@ -7,6 +7,7 @@ use hologram_core::{Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 use crate::error::Result;
+use crate::lora::LowRank;
 use crate::models::TernaryActivations;
 
 /// A linear layer.
@@ -18,12 +19,15 @@ pub(crate) struct Linear {
     pub bias: Option<Tensor>,
     /// Multiplied with the product if the weight's format cannot represent the scale.
     pub scale: Option<f32>,
+    /// Low-rank products that adapters add.
+    pub beside: Vec<LowRank>,
 }
 
 impl Linear {
-    /// The weight and the bias.
+    /// The weight, the bias and the matrices of adapters.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        std::iter::once(&self.weight).chain(&self.bias)
+        let beside = self.beside.iter().flat_map(|part| [&part.a, &part.b]);
+        std::iter::once(&self.weight).chain(&self.bias).chain(beside)
     }
 }
 
@@ -95,6 +99,11 @@ impl Linears<'_> {
             if let Some(scale) = linear.scale {
                 let scale = g.scalar(Type::F32, scale.into())?;
                 *y = g.mul(*y, scale)?;
+            }
+            for part in &linear.beside {
+                let inner = self.product(g, x, &part.a, tokens)?;
+                let added = self.product(g, inner, &part.b, tokens)?;
+                *y = g.add(*y, added)?;
             }
             if let Some(bias) = &linear.bias {
                 let bias = g.constant(bias)?;
