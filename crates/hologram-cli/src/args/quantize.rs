@@ -7,7 +7,7 @@ use clap::Args;
 /// Options of `quantize`.
 #[derive(Args)]
 pub struct QuantizeArgs {
-    /// Model: a .gguf file, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
+    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// The .gguf file to write

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{LlmError, Result};
-use crate::gguf::{GgufFile, Tensor};
+use crate::gguf::GgufFile;
 
 /// The importance of the columns of a model's matrices, as `llama-imatrix` writes it to GGUF files.
 #[derive(Debug)]
@@ -53,15 +53,13 @@ impl Importance {
     }
 
     /// That of a tensor; `None` if the file lacks it.
-    pub(super) fn of(&self, tensor: &Tensor<'_>) -> Result<Option<Columns>> {
-        let Some(columns) = self.matrices.get(tensor.name()) else { return Ok(None) };
+    pub(super) fn of(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Columns>> {
+        let Some(columns) = self.matrices.get(name) else { return Ok(None) };
         let experts = columns.values.len() / columns.len.max(1);
-        if columns.len != tensor.row_len() || experts == 0 || !tensor.rows().is_multiple_of(experts) {
+        if columns.len != row_len || experts == 0 || !rows.is_multiple_of(experts) {
             let reason = format!(
-                "it is for another model: {} has {} columns there, but {} in the model",
-                tensor.name(),
-                columns.len,
-                tensor.row_len()
+                "it is for another model: {name} has {} columns there, but {row_len} in the model",
+                columns.len
             );
             return Err(LlmError::BadFile { path: self.path.clone(), reason });
         }

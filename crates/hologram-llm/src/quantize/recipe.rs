@@ -3,6 +3,7 @@
 use hologram_backends::DType;
 
 use crate::gguf::GgufFile;
+use crate::models::config::Config;
 
 /// A type or a mixture that a file can be quantized to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,13 @@ impl Facts {
             falcon: architecture == "falcon",
             weighted,
         }
+    }
+
+    /// Of a model; `weighted`: with an importance matrix.
+    pub fn of_config(c: &Config, has_output: bool, weighted: bool) -> Facts {
+        let experts = c.experts.as_ref().map_or(0, |experts| experts.count);
+        let shared = c.heads / c.kv_heads.max(1);
+        Facts { layers: c.layers, shared, experts, has_output, falcon: false, weighted }
     }
 
     /// The type of a tensor; `None`: as it is in the file.

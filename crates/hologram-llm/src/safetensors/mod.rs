@@ -160,6 +160,11 @@ impl Folder {
         Ok(ids)
     }
 
+    /// Tells the system that the files will not be read soon, so their memory can be reused.
+    pub(crate) fn release(&self) {
+        self.shards.iter().for_each(|shard| shard.map.release(0..shard.map.len()));
+    }
+
     fn ternary(&self) -> Result<Option<Ternary>> {
         config_json::ternary(&self.config_path, &self.config)
     }

@@ -70,7 +70,7 @@ impl<'a> FolderWeights<'a> {
         Ok(found)
     }
 
-    pub(super) fn folder(&self) -> &'a Folder {
+    pub(crate) fn folder(&self) -> &'a Folder {
         self.folder
     }
 
