@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
 mod embed;
+mod imatrix;
 mod load;
 mod lora;
 mod message;
@@ -17,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use embed::{EmbedArgs, Pool, RerankArgs};
+pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
 pub use lora::LoraArgs;
 pub use message::print_help_or_reject;
@@ -62,6 +64,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write a model in smaller types
     Quantize(QuantizeArgs),
+    /// Measure which columns of a model's matrices matter for a text, for `quantize --imatrix`
+    Imatrix(ImatrixArgs),
     /// Download models from Hugging Face
     Pull(PullArgs),
     /// List the models on this machine

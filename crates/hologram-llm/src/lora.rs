@@ -98,6 +98,9 @@ fn bad(path: &Path, reason: String) -> LlmError {
     LlmError::BadFile { path: path.into(), reason }
 }
 
+/// A tensor's name and shape.
+type Shaped<'a> = (&'a str, [usize; 2]);
+
 /// The pairs among tensors of these names and shapes. `split` gives a name's weight, and whether it is B.
 fn pairs<'a>(
     path: &Path,
@@ -105,7 +108,7 @@ fn pairs<'a>(
     split: impl Fn(&str) -> Option<(String, bool)>,
     factor: impl Fn(&str, usize) -> f32,
 ) -> Result<BTreeMap<String, Pair>> {
-    let mut found: BTreeMap<String, [Option<(&str, [usize; 2])>; 2]> = BTreeMap::new();
+    let mut found: BTreeMap<String, [Option<Shaped<'_>>; 2]> = BTreeMap::new();
     for (name, shape) in tensors {
         let Some((weight, is_b)) = split(name) else {
             let reason =
@@ -121,7 +124,7 @@ fn pairs<'a>(
     if found.is_empty() {
         return Err(bad(path, "it has no low-rank matrices: it is not a LoRA adapter".into()));
     }
-    let pair = |(weight, pair): (String, [Option<(&str, [usize; 2])>; 2])| {
+    let pair = |(weight, pair): (String, [Option<Shaped<'_>>; 2])| {
         let [Some((a, [rank, inputs])), Some((b, [outputs, of_b]))] = pair else {
             return Err(bad(path, format!("it has only one of the two matrices of {weight}")));
         };

@@ -17,7 +17,7 @@ pub struct QuantizeArgs {
     /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0
     #[arg(long = "type", value_name = "T")]
     pub ty: String,
-    /// Importance matrix: a GGUF file that llama-imatrix wrote
+    /// Importance matrix: a GGUF file of `hologram imatrix` or llama-imatrix
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
     /// Type of tensors whose names match, such as 'blk.0.*=Q8_0'; * is any text, the first match counts

@@ -15,7 +15,7 @@ use crate::error::{LlmError, Result};
 use crate::files::ModelFiles;
 use crate::gguf::{GgufFile, GgufWriter, NewTensor, TensorType, Value, ValueType};
 use crate::safetensors::Folder;
-pub use importance::Importance;
+pub use importance::{Importance, ImportanceSums};
 use recipe::Facts;
 pub use recipe::Recipe;
 

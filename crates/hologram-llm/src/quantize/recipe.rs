@@ -54,6 +54,11 @@ impl Recipe {
         is(name).or_else(|| is(&format!("{name}_M")))
     }
 
+    /// The type of most matrices.
+    pub fn format(self) -> DType {
+        self.most
+    }
+
     /// Whether all matrices have one type.
     fn is_plain(self) -> bool {
         matches!(self.most, DType::Plain(_)) || self.most == DType::Q8_0

@@ -26,7 +26,7 @@ pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
-pub(crate) use linear::{Linear, Linears};
+pub(crate) use linear::{Linear, Linears, Sums};
 pub(crate) use mamba::Mamba;
 pub(crate) use short_conv::ShortConv;
 
@@ -103,7 +103,7 @@ impl Loader<'_> {
         };
         let (weight, scale) = (self.weights.matrix(&of_weight, rows, row_len)?, self.weights.scale(&of_weight)?);
         let beside = self.adapters.of(self.weights.executor(), &of_weight, rows, 0..rows, row_len)?;
-        Ok(Linear { weight, bias, scale, beside })
+        Ok(Linear { name: of_weight, weight, bias, scale, beside })
     }
 }
 
@@ -141,7 +141,8 @@ impl Loader<'_> {
         let bias = bias.map(|b| Tensor::from_slice(self.weights.executor(), &[rows.len()], &b[rows.clone()]));
         let weight = self.weights.matrix_rows(&of_weight, total, rows.clone(), row_len)?;
         let beside = self.adapters.of(self.weights.executor(), &of_weight, total, rows, row_len)?;
-        Ok(Linear { weight, bias: bias.transpose()?, scale: self.weights.scale(&of_weight)?, beside })
+        let scale = self.weights.scale(&of_weight)?;
+        Ok(Linear { name: of_weight, weight, bias: bias.transpose()?, scale, beside })
     }
 }
 
