@@ -165,8 +165,8 @@ impl Session {
             let reason = format!("is {}, but must be f32, f16 or q8", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
         }
-        let head_dim = decoder.config.head_dim;
-        if !head_dim.is_multiple_of(kv.block_len()) {
+        let mut sizes = decoder.config.windowed.map(|own| own.head_dim).into_iter().chain([decoder.config.head_dim]);
+        if let Some(head_dim) = sizes.find(|n| !n.is_multiple_of(kv.block_len())) {
             let reason = format!("is q8, but the head size {head_dim} is not a multiple of {}", kv.block_len());
             return Err(LlmError::Option { option: "kv", reason });
         }

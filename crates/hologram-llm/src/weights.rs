@@ -56,6 +56,9 @@ pub(crate) trait Weights {
     /// The factor of a matrix that its elements do not include, if any.
     fn scale(&self, name: &str) -> Result<Option<f32>>;
 
+    /// Allows a tensor that has no effect.
+    fn skip(&self, _name: &str) {}
+
     /// Called after loading. Rejects unused tensors, which would have no effect, except those of the layers `ahead`,
     /// which predict further tokens.
     fn finish(&self, ahead: Range<usize>) -> Result<()>;
@@ -273,6 +276,10 @@ impl Weights for FileWeights<'_> {
             [scale] => Ok(Some(scale * own.unwrap_or(1.0))),
             _ => Err(malformed(self.file, format!("tensor {} is not a single number", tensor.name()))),
         }
+    }
+
+    fn skip(&self, name: &str) {
+        self.taken.borrow_mut().insert(name.into());
     }
 
     fn finish(&self, ahead: Range<usize>) -> Result<()> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 72] = [
+const MODELS: [(&str, &str, f64); 76] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -30,6 +30,10 @@ const MODELS: [(&str, &str, f64); 72] = [
     ("gemma2", "model.gguf", 1e-5),
     ("gemma3", "", 1e-5),
     ("gemma3", "model.gguf", 1e-5),
+    ("gemma4", "", 1e-5),
+    ("gemma4", "model.gguf", 1e-5),
+    ("gemma4-k-is-v", "", 1e-5),
+    ("gemma4-k-is-v", "model.gguf", 1e-5),
     ("phi3", "", 1e-5),
     ("phi3", "model.gguf", 1e-5),
     ("phi4", "", 1e-5),

@@ -393,6 +393,21 @@ fn small_vocabularies() {
     let tokenizer = spm(&[2, 3, 3, 1, 1, 1, 5, 1, 1, 4]).load().unwrap();
     assert_eq!(tokenizer.encode("abaab", false).unwrap(), [7, 4, 5]);
 
+    // Gemma 4's: text in tokens, newlines apart from the rest and whole if they are a token, bytes for other characters.
+    let tokens = ["<unk>", "<bos>", "a", "b", "\u{2581}", "\u{2581}a", "ab", "\n", "\n\n", "<0xC3>", "<0xA9>"];
+    let gemma4 = Vocabulary::default()
+        .str("model", "gemma4")
+        .strings("tokens", &tokens)
+        .types(&[2, 3, 1, 1, 1, 1, 1, 1, 1, 6, 6])
+        .strings("merges", &["\u{2581} a", "a b", "b \n"])
+        .id("bos_token_id", 1)
+        .load()
+        .unwrap();
+    let text = " ab\n\n\u{e9} \n\n\nab";
+    let ids = gemma4.encode(text, true).unwrap();
+    assert_eq!(ids, [1, 5, 3, 8, 9, 10, 4, 7, 7, 7, 6]);
+    assert_eq!(gemma4.decode(&ids, false), text);
+
     let base = || Vocabulary::default().str("model", "gpt2").strings("tokens", &["a", "b"]);
     let llama = || Vocabulary::default().str("model", "llama").strings("tokens", &["a", "b"]);
     let cases = [

@@ -135,6 +135,16 @@ fn memory(
                 let layers = counted(c.layers, "layer");
                 writeln!(out, "  windows: {} of {layers} see {window} positions", windows.len())?;
             }
+            if c.sharing > 0 {
+                writeln!(
+                    out,
+                    "  shared keys and values: the last {} have those of others",
+                    counted(c.sharing, "layer")
+                )?;
+            }
+            if c.layer_input > 0 {
+                writeln!(out, "  embeddings of layers: {} numbers of each token in each layer", c.layer_input)?;
+            }
             if let Some(e) = &c.experts {
                 let shared = if e.shared.is_some() { ", and one that all use" } else { "" };
                 writeln!(out, "  experts: {} of {} for each token, {} wide{shared}", e.used, e.count, e.ffn)?;

@@ -12,6 +12,7 @@ pub(crate) use states::LayerState;
 use states::States;
 
 use crate::error::{LlmError, Result};
+use crate::models::HeadSizes;
 use crate::models::config::Config;
 
 /// Positions per block.
@@ -50,15 +51,17 @@ impl KvCache {
     ) -> Result<KvCache> {
         let blocks_per_sequence = context.div_ceil(BLOCK_SIZE).max(1);
         let blocks = blocks.unwrap_or(blocks_per_sequence * max_sequences);
-        let shape = [blocks, config.kv_heads, BLOCK_SIZE, config.head_dim];
         let bytes = blocks as u128 * block_bytes(config, format);
         let too_large = |cause| LlmError::CacheTooLarge { sequences: max_sequences, context, bytes, cause };
-        let tensor = || Tensor::empty(executor, format, &shape).map_err(too_large);
+        let tensor = |layer: usize| {
+            let HeadSizes { kv_heads, head_dim } = config.heads_of(layer);
+            Tensor::empty(executor, format, &[blocks, kv_heads, BLOCK_SIZE, head_dim]).map_err(too_large)
+        };
         let pair = |layer: usize| match config.has_cache(layer) {
             true => {
-                let keys = tensor()?;
+                let keys = tensor(layer)?;
                 // Latent vectors are keys and values.
-                let values = if config.latent.is_some() { keys.clone() } else { tensor()? };
+                let values = if config.latent.is_some() { keys.clone() } else { tensor(layer)? };
                 Ok(Some((keys, values)))
             }
             false => Ok(None),
@@ -255,7 +258,6 @@ impl Prefix {
 
 /// Bytes of a block in all layers.
 pub(crate) fn block_bytes(config: &Config, format: DType) -> u128 {
-    let elements = (config.kv_heads * BLOCK_SIZE * config.head_dim) as u128;
+    let elements = (config.cache_elements() * BLOCK_SIZE) as u128;
     elements * format.block_bytes() as u128 / format.block_len() as u128
-        * (config.cache_tensors() * config.cache_layers()) as u128
 }

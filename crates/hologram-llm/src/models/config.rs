@@ -10,7 +10,7 @@ use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
+    self, Architecture, Experts, HeadSizes, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
     TernaryActivations, Windows,
 };
 
@@ -33,6 +33,12 @@ pub struct Config {
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
+    /// The heads of keys and values of layers with a window, if they differ from the others'.
+    pub windowed: Option<HeadSizes>,
+    /// Layers at the end that read the keys and values of the last layer of their kind before them.
+    pub sharing: usize,
+    /// Elements of a further embedding that each token has in each layer; 0: there is none.
+    pub layer_input: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Trained context length.
@@ -176,6 +182,9 @@ pub(crate) fn sizes(
         heads,
         kv_heads,
         head_dim,
+        windowed: None,
+        sharing: 0,
+        layer_input: 0,
         vocab,
         context: keys.size(names.context, MAX_CONTEXT)?,
         eps,
@@ -266,6 +275,8 @@ const GGUF_SCALES: ScaleKeys = ScaleKeys {
 struct GgufKeys<'a> {
     file: &'a GgufFile,
     architecture: &'a str,
+    /// Whether numbers may differ between layers.
+    varied: bool,
 }
 
 impl Keys for GgufKeys<'_> {
@@ -273,14 +284,14 @@ impl Keys for GgufKeys<'_> {
         format!("{}.{key}", self.architecture)
     }
 
-    /// Of a list with an entry for each layer the only number above 0.
+    /// Of a list with an entry for each layer the only number above 0, or the first if they may differ.
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
         let Some(Value::Numbers(_)) = self.file.value(&self.full(key)) else {
             return self.file.get_opt(&self.full(key));
         };
         let numbers: Vec<u64> = self.file.get_opt(&self.full(key))?.unwrap_or_default();
         let first = numbers.iter().copied().find(|n| *n > 0).unwrap_or(0);
-        match numbers.iter().find(|n| **n != 0 && **n != first) {
+        match numbers.iter().find(|n| **n != 0 && **n != first && !self.varied) {
             None => Ok(Some(first)),
             Some(other) => {
                 Err(self.bad(key, format!("differs between layers ({first}, {other}), which is not supported")))
@@ -312,7 +323,7 @@ impl Config {
         let unsupported = |what: String| only(what, String::new());
         let architecture =
             models::find(name).ok_or_else(|| only(format!("architecture {name}"), models::supported()))?;
-        let keys = GgufKeys { file, architecture: name };
+        let keys = GgufKeys { file, architecture: name, varied: architecture.varied };
         let embedding = file.tensor("token_embd.weight")?;
         let &[vocab, _] = embedding.shape() else {
             return Err(malformed(file, format!("token_embd.weight has shape {:?}", embedding.shape())));
@@ -429,6 +440,7 @@ impl Config {
         }
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
+        config.scales.attention = config.scales.attention.or(architecture.score_factor);
         if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
             config.scales.attention = Some((config.width as f32 / config.heads as f32).sqrt().recip());
         }
@@ -447,6 +459,9 @@ impl Config {
         let slides = gguf_windows(file, &keys, &config)?;
         for (own, slides) in config.windows.iter_mut().zip(slides) {
             *own = window.filter(|_| slides);
+        }
+        if architecture.varied {
+            gguf_varied(file, &keys, &mut config)?;
         }
         if let Some(beta) = keys.above("attention.temperature_scale", 0.0)? {
             let original = keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?;
@@ -494,7 +509,10 @@ impl Config {
     /// Whether a layer has a cache of its own. If tokens see all of their text, it is done in one step, and all layers
     /// can share one.
     pub(crate) fn has_cache(&self, layer: usize) -> bool {
-        if self.bidirectional { layer == 0 } else { self.attends.get(layer) == Some(&true) }
+        if self.bidirectional {
+            return layer == 0;
+        }
+        self.attends.get(layer) == Some(&true) && self.cache_layer(layer) == layer
     }
 
     /// The tensors of a layer's cache: keys and values, or latent vectors.
@@ -502,14 +520,15 @@ impl Config {
         if self.latent.is_some() { 1 } else { 2 }
     }
 
-    /// The number of layers with a cache of their own.
-    pub(crate) fn cache_layers(&self) -> usize {
-        (0..self.layers).filter(|layer| self.has_cache(*layer)).count()
+    /// The elements of all layers' caches per position.
+    pub(crate) fn cache_elements(&self) -> usize {
+        let own = (0..self.layers).filter(|layer| self.has_cache(*layer)).map(|layer| self.heads_of(layer));
+        self.cache_tensors() * own.map(|own| own.kv_heads * own.head_dim).sum::<usize>()
     }
 
     /// Bytes of keys and values per position, for elements of this size.
     pub fn kv_bytes_per_position(&self, element_bytes: usize) -> usize {
-        self.cache_tensors() * self.cache_layers() * self.kv_heads * self.head_dim * element_bytes
+        self.cache_elements() * element_bytes
     }
 
     /// The rotary frequencies, divided by the file's `factors` if any.
@@ -519,7 +538,8 @@ impl Config {
 
     /// The rotary frequencies of layers with [`Rotary::Local`].
     pub(crate) fn local_rope_frequencies(&self) -> Vec<f32> {
-        RopeScaling::None.frequencies(self.rope_dim, self.local_rope_base, None)
+        let dim = self.windowed.map_or(self.rope_dim, |own| own.head_dim);
+        RopeScaling::None.frequencies(dim, self.local_rope_base, None)
     }
 
     /// The factor of a layer's attention scores, and the factor of the rotated elements of queries. The second is 1
@@ -530,6 +550,37 @@ impl Config {
         let own = self.scales.attention.map_or_else(|| (self.head_dim as f64).sqrt().recip(), f64::from);
         if self.rope_dim == self.head_dim { ((own * of_rope) as f32, 1.0) } else { (own as f32, of_rope as f32) }
     }
+}
+
+/// What differs between layers with a window and without.
+fn gguf_varied(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Result<()> {
+    const LENGTH: &str = "attention.key_length_swa";
+    let own = keys.size_opt(LENGTH, MAX_SIZE)?.unwrap_or(config.head_dim);
+    let of_all = [("attention.value_length_swa", own), ("rope.dimension_count_swa", own)];
+    for (key, want) in of_all.into_iter().chain([("rope.dimension_count", config.head_dim)]) {
+        if let Some(n) = keys.size_opt(key, MAX_SIZE)?.filter(|n| *n != want) {
+            return Err(keys.bad(key, format!("is {n}, but must equal the key length {want}")));
+        }
+    }
+    let counts: Vec<u64> = match file.value(&keys.full(GGUF.kv_heads)) {
+        Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?.unwrap_or_default(),
+        _ => vec![config.kv_heads as u64; config.layers],
+    };
+    if counts.len() < config.layers {
+        let reason = format!("has {} entries, but there are {} layers", counts.len(), config.layers);
+        return Err(keys.bad(GGUF.kv_heads, reason));
+    }
+    let length = |window: &Option<u32>| if window.is_some() { own } else { config.head_dim };
+    let of_layer = |(n, window): (&u64, &Option<u32>)| HeadSizes {
+        kv_heads: usize::try_from(*n).unwrap_or(0),
+        head_dim: length(window),
+    };
+    let sizes: Vec<HeadSizes> = counts.iter().zip(&config.windows).map(of_layer).collect();
+    config.place_heads(keys, GGUF.kv_heads, &sizes)?;
+    config.place_sharing(keys, "attention.shared_kv_layers")?;
+    let input = keys.unsigned("embedding_length_per_layer_input")?.unwrap_or(0);
+    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+    Ok(())
 }
 
 /// Which layers of a GGUF file have its sliding window.

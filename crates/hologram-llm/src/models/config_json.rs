@@ -14,8 +14,8 @@ use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule, TernaryActivations,
-    Windows, config_unknown,
+    self, Architecture, Experts, HeadSizes, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
+    TernaryActivations, Windows, config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -359,10 +359,19 @@ impl Config {
         if let Some(latent) = config.latent {
             config.scales.attention = Some(latent.score_factor(1.0));
         }
+        config.scales.attention = config.scales.attention.or(architecture.score_factor);
         windows(&keys, &mut config)?;
+        if architecture.varied {
+            varied(&keys, &mut config)?;
+        }
         rope(&keys, &mut config)?;
         config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
-        config.bidirectional |= keys.truth("use_bidirectional_attention")? == Some(true);
+        config.bidirectional |= match keys.get(BOTH_SIDES) {
+            // Of images alone.
+            Some(Value::String(kind)) if kind == "vision" => false,
+            Some(Value::String(kind)) => return Err(only(format!("{BOTH_SIDES} {kind}"), "vision".into())),
+            _ => keys.truth(BOTH_SIDES)? == Some(true),
+        };
         if let Some(parts) = &architecture.encoder {
             config.segments = if parts.segments { keys.size_opt("type_vocab_size", MAX_SIZE)?.unwrap_or(2) } else { 0 };
             let reserved = parts.reserved_positions;
@@ -373,6 +382,40 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+const BOTH_SIDES: &str = "use_bidirectional_attention";
+
+/// What differs between layers with a window and without.
+fn varied(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+    const LAYERS: &str = "per_layer_config";
+    let usual = HeadSizes { kv_heads: config.kv_heads, head_dim: config.head_dim };
+    let layers = keys.object(LAYERS)?;
+    // Published files have keys for all layers without a window, newer ones an object for each layer that differs.
+    let full = HeadSizes {
+        head_dim: keys.size_opt("global_head_dim", MAX_SIZE)?.unwrap_or(512),
+        kv_heads: match keys.truth("attention_k_eq_v")? {
+            Some(true) => keys.size_opt("num_global_key_value_heads", MAX_SIZE)?.unwrap_or(usual.kv_heads),
+            _ => usual.kv_heads,
+        },
+    };
+    let of_layer = |layer: usize| -> Result<HeadSizes> {
+        let Some(layers) = &layers else {
+            return Ok(if config.windows.get(layer).is_some_and(Option::is_some) { usual } else { full });
+        };
+        let Some(Value::Object(object)) = layers.object.get(&layer.to_string()) else { return Ok(usual) };
+        let own = JsonKeys { path: keys.path, prefix: LAYERS, object };
+        Ok(HeadSizes {
+            kv_heads: own.size_opt(FOLDER.kv_heads, MAX_SIZE)?.unwrap_or(usual.kv_heads),
+            head_dim: own.size_opt(FOLDER.head_dim, MAX_SIZE)?.unwrap_or(usual.head_dim),
+        })
+    };
+    let sizes = (0..config.layers).map(of_layer).collect::<Result<Vec<_>>>()?;
+    config.place_heads(keys, if layers.is_some() { LAYERS } else { FOLDER.kv_heads }, &sizes)?;
+    config.place_sharing(keys, "num_kv_shared_layers")?;
+    let input = keys.unsigned("hidden_size_per_layer_input")?.unwrap_or(0);
+    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+    Ok(())
 }
 
 /// Reads `quantization_config`; `None` if the weights are not quantized.
@@ -467,9 +510,14 @@ fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+const PARTIAL: &str = "partial_rotary_factor";
+
 /// The leading elements of a head that are rotated.
 fn rotary_width(keys: &JsonKeys<'_>, scaling: Option<&JsonKeys<'_>>, config: &mut Config) -> Result<()> {
-    const KEY: &str = "partial_rotary_factor";
+    const KEY: &str = PARTIAL;
+    if scaling.map_or(Ok(None), rope_type)? == Some("proportional") {
+        return Ok(());
+    }
     let inside = scaling.map_or(Ok(None), |s| s.above(KEY, 0.0))?;
     let own = inside.or(keys.above(KEY, 0.0)?).or(keys.above("rotary_pct", 0.0)?);
     if config.architecture.folder.rotary_part.is_none()
@@ -545,8 +593,24 @@ fn rope_scaling(keys: &JsonKeys<'_>, scaling: &JsonKeys<'_>, config: &mut Config
             config.rope_factors = Some([factors("short_factor")?, factors("long_factor")?]);
             config.long_rope(original, scaling.above("attention_factor", 0.0)?)
         }
+        // The first pairs are rotated, with the frequencies that they have if all are.
+        Some("proportional") => {
+            let part = scaling.above(PARTIAL, 0.0)?.unwrap_or(1.0);
+            let (pairs, rotated) = (config.rope_dim / 2, (part * config.rope_dim as f64 / 2.0) as usize);
+            if rotated > pairs {
+                return Err(scaling.bad(PARTIAL, format!("is {part}, but must be at most 1")));
+            }
+            // GGUF files have this divisor for the others.
+            let factors: Vec<f32> = (0..pairs).map(|i| if i < rotated { 1.0 } else { 1e30 }).collect();
+            config.rope_factors = Some([factors.clone(), factors]);
+            match scaling.above("factor", 0.0)? {
+                None | Some(1.0) => RopeScaling::None,
+                Some(factor) => RopeScaling::Linear { factor },
+            }
+        }
         Some(other) => {
-            return only(format!("rope scaling {other}"), "default, linear, dynamic, llama3, yarn, longrope".into());
+            let known = "default, linear, dynamic, llama3, yarn, longrope, proportional";
+            return only(format!("rope scaling {other}"), known.into());
         }
     })
 }

@@ -1,5 +1,7 @@
 //! The graph of a transformer: a decoder, or the layers of an encoder.
 
+use std::collections::HashMap;
+
 use hologram_backends::{Backend, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Executor, Graph, Tensor};
@@ -8,7 +10,7 @@ use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::lora::{Adapter, Adapters};
 use crate::models::Rotary;
-use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Runs, Step, Sums};
+use crate::models::blocks::{Block, BothSides, LayerInputs, Linear, Linears, Loader, Norm, Runs, Step, Sums};
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
@@ -20,6 +22,8 @@ pub(crate) struct Decoder {
     pub config: Config,
     embedding: Tensor,
     front: Option<Front>,
+    /// What each layer gets of a token beside the residual stream, if it does.
+    inputs: Option<LayerInputs>,
     layers: Vec<Box<dyn Block>>,
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
@@ -93,6 +97,7 @@ impl Decoder {
         let embedding = weights.matrix("token_embd.weight", c.vocab, c.width)?;
         let encoder = c.architecture.encoder.as_ref();
         let front = encoder.map(|parts| Front::load(weights, c, parts)).transpose()?;
+        let layer_inputs = LayerInputs::load(weights, c)?;
         let output = match encoder {
             Some(_) => None,
             None => {
@@ -143,6 +148,7 @@ impl Decoder {
         Ok(Decoder {
             embedding,
             front,
+            inputs: layer_inputs,
             layers,
             low,
             output_norm,
@@ -163,6 +169,7 @@ impl Decoder {
         self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.output.iter().flat_map(Linear::tensors).map(Tensor::bytes).sum::<usize>()
+            + self.inputs.as_ref().map_or(0, LayerInputs::bytes_per_token)
             + row
     }
 
@@ -173,6 +180,7 @@ impl Decoder {
         self.layers.iter().flat_map(|layer| layer.weights()).map(Tensor::bytes).sum::<usize>()
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.front.iter().flat_map(Front::tensors).map(Tensor::bytes).sum::<usize>()
+            + self.inputs.iter().flat_map(LayerInputs::tensors).map(Tensor::bytes).sum::<usize>()
             + output.map_or(0, Tensor::bytes)
             + self.embedding.bytes()
     }
@@ -306,12 +314,17 @@ impl Decoder {
             both,
             runs,
             growth: None,
+            appended: HashMap::new(),
+            layer_inputs: None,
         };
         step.linears.sums = (bucket.results == Results::Sums).then(Sums::default);
         let embedding = step.graph.constant(&self.embedding)?;
         let mut x = step.graph.gather(embedding, ids)?;
         if c.scales.embedding != 1.0 {
             x = step.graph.mul_scalar(x, c.scales.embedding.into())?;
+        }
+        if let Some(inputs) = &self.inputs {
+            step.layer_inputs = Some(inputs.apply(&mut step, ids, x)?);
         }
         if let Some(front) = &self.front {
             let g = &mut step.graph;

@@ -1,7 +1,7 @@
 //! Gemma 2 and 3 (Gemma team, 2025, arXiv:2503.19786): windows in some layers, norms before and after each block, GELU
-//! gates, a scaled embedding.
+//! gates, a scaled embedding. Gemma 4 (Google, 2026) has larger heads in layers without a window.
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, Loader, chain, geglu, residual};
+use super::blocks::{Attention, AttentionParts, Block, GatedFfn, LayerInput, Loader, chain, geglu, residual, scaled};
 use super::{Architecture, FolderNames, RotaryLayers, Scale, Windows};
 use crate::error::Result;
 
@@ -65,6 +65,66 @@ pub static GEMMA3: Architecture = Architecture {
 
 fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     blocks(l, AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() })
+}
+
+/// Gemma 4 without experts, images and sound. The small ones have a further embedding of each token in each layer, and
+/// the last layers share keys and values; the large ones have keys that are values too.
+pub static GEMMA4: Architecture = Architecture {
+    names: &["gemma4"],
+    folder: FolderNames {
+        model_type: "gemma4_text",
+        class: "Gemma4ForCausalLM",
+        also: &["Gemma4ForConditionalGeneration"],
+        norm_base: 0.0,
+        others: &[
+            ("token_embd.weight", "embed_tokens.weight"),
+            ("output_norm.weight", "norm.weight"),
+            ("per_layer_token_embd.weight", "embed_tokens_per_layer.weight"),
+            ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
+            ("per_layer_proj_norm.weight", "per_layer_projection_norm.weight"),
+        ],
+        unused: &["model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."],
+        tensors: &[
+            ("attn_q_norm", "self_attn.q_norm"),
+            ("attn_k_norm", "self_attn.k_norm"),
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ffn_norm", "pre_feedforward_layernorm"),
+            ("post_ffw_norm", "post_feedforward_layernorm"),
+            ("inp_gate", "per_layer_input_gate"),
+            ("proj", "per_layer_projection"),
+            ("post_norm", "post_per_layer_input_norm"),
+            ("layer_output_scale", "layer_scalar$"),
+        ],
+        ..GEMMA3.folder
+    },
+    layer: gemma4,
+    scales: &[Scale::LogitCap],
+    score_factor: Some(1.0),
+    varied: true,
+    scores_by_width: None,
+    ..GEMMA3
+};
+
+fn gemma4(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
+    let parts = AttentionParts {
+        head_norms: Some(["attn_q_norm", "attn_k_norm"]),
+        value_norm: true,
+        keys_as_values: true,
+        ..AttentionParts::default()
+    };
+    let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?, l.norm("post_attention_norm")?]);
+    // Layers that share keys and values may have a wider network.
+    let shape = l.weights.shape(&l.name("ffn_up", "weight"));
+    let ffn = shape.and_then(|shape| shape.first().copied()).unwrap_or(l.config.ffn);
+    let ffn = GatedFfn::load_named(l, ["ffn_gate", "ffn_up", "ffn_down"], ffn, geglu)?;
+    let mut blocks = vec![attention, residual(vec![l.norm("ffn_norm")?, ffn, l.norm("post_ffw_norm")?])];
+    if l.config.layer_input > 0 {
+        blocks.push(residual(vec![LayerInput::load(l)?, l.norm("post_norm")?]));
+    }
+    if let Some(&[factor]) = l.weights.optional_values(&l.name("layer_output_scale", "weight"), 1)?.as_deref() {
+        blocks.push(scaled(factor));
+    }
+    Ok(chain(blocks))
 }
 
 fn blocks(l: &mut Loader<'_>, parts: AttentionParts) -> Result<Box<dyn Block>> {

@@ -1,4 +1,7 @@
-//! What differs between the layers of a model: windows and rotary embeddings.
+//! What differs between the layers of a model: windows, heads, caches and rotary embeddings.
+
+use crate::error::Result;
+use crate::models::config::{Config, Keys};
 
 /// Which layers have a sliding window, if there is one and the file does not list the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,74 @@ impl Windows {
             Windows::All | Windows::Last => true,
             Windows::AllExceptEach(n) => !(layer + 1).is_multiple_of(n.max(1)),
             Windows::ExceptEach(n) => !layer.is_multiple_of(n.max(1)),
+        }
+    }
+}
+
+/// The heads of keys and values of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSizes {
+    /// Their number.
+    pub kv_heads: usize,
+    /// Their elements.
+    pub head_dim: usize,
+}
+
+impl Config {
+    /// The heads of keys and values of a layer.
+    pub(crate) fn heads_of(&self, layer: usize) -> HeadSizes {
+        let all = HeadSizes { kv_heads: self.kv_heads, head_dim: self.head_dim };
+        self.windowed.filter(|_| self.slides(layer)).unwrap_or(all)
+    }
+
+    /// The layer whose keys and values a layer reads: itself, or the last of its kind before those that share.
+    pub(crate) fn cache_layer(&self, layer: usize) -> usize {
+        let first = self.layers.saturating_sub(self.sharing);
+        match layer < first {
+            true => layer,
+            false => (0..first).rev().find(|own| self.slides(*own) == self.slides(layer)).unwrap_or(layer),
+        }
+    }
+
+    fn slides(&self, layer: usize) -> bool {
+        self.windows.get(layer).is_some_and(Option::is_some)
+    }
+
+    /// Sets the heads of layers with a window and of those without, from those of each layer. `key`: the file's key for
+    /// messages.
+    pub(crate) fn place_heads(&mut self, keys: &dyn Keys, key: &str, sizes: &[HeadSizes]) -> Result<()> {
+        let of_kind = |slides: bool| -> Result<Option<HeadSizes>> {
+            let mut own = (0..self.layers).zip(sizes).filter(|(i, _)| self.slides(*i) == slides).map(|(_, own)| *own);
+            let first = own.next();
+            match own.find(|own| Some(*own) != first) {
+                None => Ok(first),
+                Some(_) => Err(keys.bad(key, "differs between layers of one kind, which is not supported".into())),
+            }
+        };
+        let [windowed, full] = [of_kind(true)?, of_kind(false)?];
+        for HeadSizes { kv_heads, head_dim } in windowed.iter().chain(&full) {
+            if *kv_heads == 0 || !self.heads.is_multiple_of(*kv_heads) {
+                let reason = format!("gives {kv_heads} heads of keys, which must divide the {} of queries", self.heads);
+                return Err(keys.bad(key, reason));
+            }
+            if *head_dim == 0 || !head_dim.is_multiple_of(2) {
+                return Err(keys.bad(key, format!("gives a head size of {head_dim}, which must be even and not 0")));
+            }
+        }
+        if let Some(all) = full.or(windowed) {
+            (self.kv_heads, self.head_dim, self.rope_dim) = (all.kv_heads, all.head_dim, all.head_dim);
+        }
+        self.windowed = windowed.filter(|own| full.is_some_and(|full| full != *own));
+        Ok(())
+    }
+
+    /// Sets how many layers at the end share the keys and values of others, if the file says it.
+    pub(crate) fn place_sharing(&mut self, keys: &dyn Keys, key: &str) -> Result<()> {
+        let Some(n) = keys.unsigned(key)?.filter(|n| *n > 0) else { return Ok(()) };
+        self.sharing = usize::try_from(n).unwrap_or(self.layers).min(self.layers);
+        match (self.layers - self.sharing..self.layers).find(|layer| self.cache_layer(*layer) == *layer) {
+            None => Ok(()),
+            Some(layer) => Err(keys.bad(key, format!("is {n}, but no layer has keys and values for layer {layer}"))),
         }
     }
 }

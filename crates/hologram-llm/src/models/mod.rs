@@ -37,7 +37,7 @@ use blocks::LayerFn;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use latent::Latent;
-pub use layers::{Rotary, RotaryLayers, Windows};
+pub use layers::{HeadSizes, Rotary, RotaryLayers, Windows};
 pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
 pub use scales::Scale;
 
@@ -51,6 +51,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &bitnet::BITNET,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma::GEMMA4,
     &phi3::PHI3,
     &smollm3::SMOLLM3,
     &olmo2::OLMO2,
@@ -109,6 +110,11 @@ pub struct Architecture {
     /// The layers of the model whose attention scores have the factor 1 / √(width / heads), which its GGUF files do not
     /// say.
     pub scores_by_width: Option<usize>,
+    /// The factor of attention scores if the file does not say it; `None`: 1 / √(head size).
+    pub score_factor: Option<f32>,
+    /// Whether layers with a window have heads and networks of other sizes than those without, and layers may share
+    /// keys and values.
+    pub varied: bool,
     /// Whether YaRN's bounds are whole pairs, if the file does not say it.
     pub yarn_truncates: bool,
     /// The name of the norm after the layers in GGUF files.
@@ -162,6 +168,8 @@ impl Architecture {
         embedding_by_width: false,
         experts: None,
         scores_by_width: None,
+        score_factor: None,
+        varied: false,
         yarn_truncates: true,
         output_norm: "output_norm",
         latent: false,

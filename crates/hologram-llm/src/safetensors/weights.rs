@@ -386,6 +386,10 @@ impl Weights for FolderWeights<'_> {
         Ok(self.scales.borrow().get(ours).copied())
     }
 
+    fn skip(&self, ours: &str) {
+        self.ignore(&self.name_of(ours));
+    }
+
     fn finish(&self, ahead: Range<usize>) -> Result<()> {
         let taken = self.taken.borrow();
         let of_layer = format!("{}{}.", self.base, self.names.layers);

@@ -1,11 +1,14 @@
-//! Byte-level BPE, the tokenizer of GPT-2 and its descendants (`tokenizer.ggml.model` = `gpt2`).
+//! Byte-level BPE, the tokenizer of GPT-2 and its descendants (`tokenizer.ggml.model` = `gpt2`), and that of Gemma 4
+//! (`gemma4`).
 //!
 //! Tokens and merges are written in GPT-2's alphabet, where every byte is one printable character ("Ġ" is a space).
-//! Words are written in this alphabet too and then looked up directly.
+//! Words are written in this alphabet too and then looked up directly. Those of Gemma 4 are text, except "▁" for a
+//! space; a character without a token becomes the tokens of its bytes.
 
 use super::index::StringIndex;
 use super::merge::Merger;
 use super::pre::PreTokenizer;
+use super::spm::SPACE;
 
 /// The character of each byte: printable Latin-1 characters stand for themselves, the others are U+0100 and up.
 const BYTE_TO_CHAR: [char; 256] = {
@@ -42,12 +45,19 @@ pub(super) struct Bpe {
     /// The tokens of single bytes, for text that no merge covers.
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
+    /// Whether words are written in GPT-2's alphabet.
+    pub alphabet: bool,
 }
 
 impl Bpe {
     pub fn new(pre: PreTokenizer, merges: StringIndex, tokens: &StringIndex, unknown: Option<u32>) -> Bpe {
         let bytes = BYTE_TO_CHAR.map(|c| tokens.get(c.encode_utf8(&mut [0; 4]).as_bytes()));
-        Bpe { pre, merges, bytes, unknown }
+        Bpe { pre, merges, bytes, unknown, alphabet: true }
+    }
+
+    /// With words as text, and these tokens of single bytes.
+    pub fn of_text(pre: PreTokenizer, merges: StringIndex, bytes: [Option<u32>; 256], unknown: Option<u32>) -> Bpe {
+        Bpe { pre, merges, bytes, unknown, alphabet: false }
     }
 
     /// The number of bytes without a token or a substitute: a text loses them.
@@ -61,12 +71,24 @@ impl Bpe {
         self.pre.split(text, &mut |word| {
             letters.clear();
             ends.clear();
-            for byte in word.bytes() {
-                letters.push(BYTE_TO_CHAR[usize::from(byte)]);
-                ends.push(letters.len());
+            if self.alphabet {
+                for byte in word.bytes() {
+                    letters.push(BYTE_TO_CHAR[usize::from(byte)]);
+                    ends.push(letters.len());
+                }
+            } else {
+                for c in word.chars() {
+                    if c == ' ' {
+                        letters.push_str(SPACE)
+                    } else {
+                        letters.push(c)
+                    }
+                    ends.push(letters.len());
+                }
             }
             let letters = letters.as_bytes();
-            if self.pre.whole_words()
+            // Newlines that are a token are not merged.
+            if (self.pre.whole_words() || !self.alphabet && word.starts_with('\n'))
                 && let Some(id) = tokens.get(letters)
             {
                 out.push(id);
@@ -82,6 +104,10 @@ impl Bpe {
             merger.run(ends.iter().copied(), rank, |start, end| match tokens.get(&letters[start..end]) {
                 Some(id) => out.push(id),
                 // A merge whose result is not a token: use its bytes.
+                None if !self.alphabet => {
+                    let bytes = letters[start..end].iter();
+                    out.extend(bytes.filter_map(|&b| self.bytes[usize::from(b)].or(self.unknown)));
+                }
                 None => {
                     let first = ends.partition_point(|&e| e <= start);
                     let past = ends.partition_point(|&e| e <= end);

@@ -47,7 +47,7 @@ pub enum TokenType {
 }
 
 /// Tokens that end a text, under all names that models use, in addition to a file's EOS, EOT and EOM.
-const END_TEXTS: [&str; 12] = [
+const END_TEXTS: [&str; 13] = [
     "</s>",
     "<|end_of_text|>",
     "<|endoftext|>",
@@ -59,6 +59,7 @@ const END_TEXTS: [&str; 12] = [
     "<end_of_turn>",
     "<eos>",
     "<EOT>",
+    "<turn|>",
     "[EOS]",
 ];
 
@@ -146,8 +147,10 @@ impl Tokenizer {
         let eom = id("eom_token_id", None)?;
 
         let (model, add_bos) = match model {
-            "gpt2" => {
+            "gpt2" | "gemma4" => {
+                let as_text = model == "gemma4";
                 let pre = match file.get_opt::<&str>(&key("pre"))? {
+                    _ if as_text => "gemma4",
                     Some(name) => name,
                     None => {
                         // Early conversions of Llama 3 and of models with its vocabulary lack the key.
@@ -160,7 +163,7 @@ impl Tokenizer {
                 let pre = PreTokenizer::new(pre).map_err(fail)?;
                 let add_bos = pre.add_bos();
                 let merges = file.get::<&Strings>(&key("merges"))?;
-                // In GPT-2's alphabet no token contains a space.
+                // No token contains a space.
                 let is_pair =
                     |merge: &[u8]| matches!(merge.iter().position(|b| *b == b' '), Some(1..)) && !merge.ends_with(b" ");
                 if let Some((i, merge)) = merges.iter().enumerate().find(|(_, merge)| !is_pair(merge)) {
@@ -168,7 +171,10 @@ impl Tokenizer {
                     return Err(fail(format!("merge {i} is {text:?}, but must be two tokens separated by a space")));
                 }
                 let merges = StringIndex::new(merges.clone(), |_| true);
-                let bpe = Bpe::new(pre, merges, &index, unknown);
+                let bpe = match as_text {
+                    true => Bpe::of_text(pre, merges, byte_tokens(&tokens, &types), unknown),
+                    false => Bpe::new(pre, merges, &index, unknown),
+                };
                 if bpe.lost_bytes() > 0 {
                     notes.push(format!("{} byte values have no token and are lost from texts", bpe.lost_bytes()));
                 }
@@ -186,7 +192,7 @@ impl Tokenizer {
             }
             other => {
                 return Err(fail(format!(
-                    "the tokenizer model {other} is not supported; supported: gpt2, llama, bert, t5"
+                    "the tokenizer model {other} is not supported; supported: gpt2, llama, gemma4, bert, t5"
                 )));
             }
         };
@@ -204,6 +210,7 @@ impl Tokenizer {
 
         let (spelling, strip_space) = match &model {
             Model::Spm(spm) => (Spelling::Spaces, spm.add_space_prefix),
+            Model::Bpe(bpe) if !bpe.alphabet => (Spelling::Spaces, false),
             _ => (Spelling::Letters, false),
         };
         let ends = Vec::new();
@@ -254,7 +261,8 @@ impl Tokenizer {
         ends.extend(END_TEXTS.iter().filter_map(special));
         ends.sort_unstable();
         ends.dedup();
-        self.eot = self.eot.or_else(|| ["<|eot_id|>", "<|im_end|>", "<end_of_turn>"].iter().find_map(special));
+        self.eot =
+            self.eot.or_else(|| ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>"].iter().find_map(special));
         self.ends = ends;
     }
 
@@ -475,6 +483,7 @@ impl Tokenizer {
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let model = match &self.model {
+            Model::Bpe(bpe) if !bpe.alphabet => "gemma4",
             Model::Bpe(_) => "gpt2",
             Model::Spm(_) => "llama",
             Model::Json(_) => "tokenizer.json",

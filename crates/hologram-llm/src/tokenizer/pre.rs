@@ -111,6 +111,7 @@ static KINDS: &[Kind] = &[
     ),
     kind(&["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "grok-2", "kormo", "solar-open"], &[QWEN2]),
     kind(&["qwen35"], &[QWEN35]),
+    Kind { add_bos: true, ..kind(&["gemma4"], &[plain(r"\n+")]) },
     kind(
         &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[plain(r"\p{N}"), GPT2],

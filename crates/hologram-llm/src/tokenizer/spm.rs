@@ -9,7 +9,7 @@ use super::merge::Merger;
 use std::collections::HashMap;
 
 /// How a space is written.
-const SPACE: &str = "\u{2581}";
+pub(super) const SPACE: &str = "\u{2581}";
 
 pub(super) struct Spm {
     pub add_space_prefix: bool,

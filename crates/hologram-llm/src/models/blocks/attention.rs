@@ -5,7 +5,7 @@ use hologram_core::{NodeId, Tensor};
 
 use super::{Block, Linear, Loader, Step};
 use crate::error::{LlmError, Result};
-use crate::models::Rotary;
+use crate::models::{HeadSizes, Rotary};
 
 /// The optional parts of an attention block, by tensor name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +24,10 @@ pub(crate) struct AttentionParts {
     pub gated: bool,
     /// A score for each head that takes part in the softmax without a value.
     pub sinks: Option<&'static str>,
+    /// Whether values have a norm without factors.
+    pub value_norm: bool,
+    /// Whether keys, before their norm, are also values in layers without a matrix for these.
+    pub keys_as_values: bool,
 }
 
 /// Grouped-query attention with rotary embedding.
@@ -31,10 +35,16 @@ pub(crate) struct AttentionParts {
 pub(crate) struct Attention {
     /// The index of the layer in the cache.
     layer: usize,
+    heads: HeadSizes,
     q: Linear,
-    k: Linear,
-    v: Linear,
-    head_norms: Option<[Tensor; 2]>,
+    /// `None`: the layer reads the keys and values of another one.
+    k: Option<Linear>,
+    /// `None`: keys are also values.
+    v: Option<Linear>,
+    /// That of queries, and that of keys if the layer has its own.
+    head_norms: Option<(Tensor, Option<Tensor>)>,
+    /// Ones.
+    value_norm: Option<Tensor>,
     width_norms: Option<[Tensor; 2]>,
     /// Per element of a head a factor of queries, if rotary embedding scales only a part of it.
     of_rotated: Option<Tensor>,
@@ -51,10 +61,20 @@ impl Attention {
     /// Those of [`Weights`](crate::weights::Weights).
     pub fn load(l: &mut Loader<'_>, parts: AttentionParts) -> Result<Box<dyn Block>> {
         let c = l.config;
-        let (q_width, kv_width) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        let norms = |names: Option<[&str; 2]>, lens: [usize; 2]| -> Result<Option<[Tensor; 2]>> {
-            names.map(|[q, k]| Ok([l.factors(q, lens[0])?, l.factors(k, lens[1])?])).transpose()
+        let heads @ HeadSizes { kv_heads, head_dim } = c.heads_of(l.index);
+        let (q_width, kv_width) = (c.heads * head_dim, kv_heads * head_dim);
+        let shares = c.cache_layer(l.index) != l.index;
+        if shares {
+            // Some files have them, without effect.
+            ["attn_k", "attn_v", "attn_k_norm"].into_iter().for_each(|name| l.weights.skip(&l.name(name, "weight")));
+        }
+        let has = |name: &str| l.weights.shape(&l.name(name, "weight")).is_some();
+        let keys_are_values = parts.keys_as_values && has("attn_k") && !has("attn_v");
+        let head_norms = |[q, k]: [&str; 2]| -> Result<(Tensor, Option<Tensor>)> {
+            Ok((l.factors(q, head_dim)?, (!shares).then(|| l.factors(k, head_dim)).transpose()?))
         };
+        let width_norms =
+            |[q, k]: [&str; 2]| -> Result<[Tensor; 2]> { Ok([l.factors(q, q_width)?, l.factors(k, kv_width)?]) };
         let total = q_width + 2 * kv_width;
         let part = |name: &str, rows: std::ops::Range<usize>| match parts.fused {
             true => l.linear_rows("attn_qkv", total, rows, c.width),
@@ -63,17 +83,22 @@ impl Attention {
         let of_rotated = match c.attention_scales(l.index).1 {
             1.0 => None,
             factor => {
-                let factors: Vec<f32> = (0..c.head_dim).map(|i| if i < c.rope_dim { factor } else { 1.0 }).collect();
-                Some(Tensor::from_slice(l.weights.executor(), &[c.head_dim], &factors)?)
+                let factors: Vec<f32> = (0..head_dim).map(|i| if i < c.rope_dim { factor } else { 1.0 }).collect();
+                Some(Tensor::from_slice(l.weights.executor(), &[head_dim], &factors)?)
             }
         };
         let attention = Attention {
             layer: l.index,
+            heads,
             q: part("attn_q", 0..if parts.gated { 2 * q_width } else { q_width })?,
-            k: part("attn_k", q_width..q_width + kv_width)?,
-            v: part("attn_v", q_width + kv_width..total)?,
-            head_norms: norms(parts.head_norms, [c.head_dim; 2])?,
-            width_norms: norms(parts.width_norms, [q_width, kv_width])?,
+            k: (!shares).then(|| part("attn_k", q_width..q_width + kv_width)).transpose()?,
+            v: (!shares && !keys_are_values).then(|| part("attn_v", q_width + kv_width..total)).transpose()?,
+            head_norms: parts.head_norms.map(head_norms).transpose()?,
+            value_norm: match parts.value_norm && !shares {
+                true => Some(Tensor::from_slice(l.weights.executor(), &[head_dim], &vec![1.0f32; head_dim])?),
+                false => None,
+            },
+            width_norms: parts.width_norms.map(width_norms).transpose()?,
             of_rotated,
             sub_norm: parts.sub_norm.map(|name| l.factors(name, q_width)).transpose()?,
             gated: parts.gated,
@@ -85,28 +110,72 @@ impl Attention {
     }
 }
 
+impl Attention {
+    /// Appends keys and values to the layer's cache. Returns both caches.
+    fn append(&self, step: &mut Step<'_>, k: NodeId, v: NodeId) -> Result<[NodeId; 2]> {
+        let [k_cache, v_cache] = match step.both {
+            Some(both) => both.cache,
+            None => {
+                let (k_cache, v_cache) = step.cache.layer(self.layer).ok_or_else(|| self.no_cache(step))?;
+                [step.graph.state(k_cache)?, step.graph.state(v_cache)?]
+            }
+        };
+        let k_cache = step.graph.kv_append(k_cache, k, step.slots)?;
+        let v_cache = step.graph.kv_append(v_cache, v, step.slots)?;
+        step.appended.insert(self.layer, [k_cache, v_cache]);
+        Ok([k_cache, v_cache])
+    }
+
+    fn no_cache(&self, step: &Step<'_>) -> LlmError {
+        LlmError::Unsupported {
+            path: step.config.name.clone().into(),
+            what: format!("attention in layer {} without a cache", self.layer),
+            supported: String::new(),
+        }
+    }
+}
+
 impl Block for Attention {
     fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
         let (c, tokens) = (step.config, step.tokens);
-        let [mut q, mut k, v] = step.linears(x, [&self.q, &self.k, &self.v])?;
+        let HeadSizes { kv_heads, head_dim } = self.heads;
+        let (mut q, mut own) = match (&self.k, &self.v) {
+            (Some(k), Some(v)) => {
+                let [q, k, v] = step.linears(x, [&self.q, k, v])?;
+                (q, Some([k, v]))
+            }
+            (Some(k), None) => {
+                let [q, k] = step.linears(x, [&self.q, k])?;
+                (q, Some([k, k]))
+            }
+            (None, _) => (step.linear(x, &self.q)?, None),
+        };
         if let Some([of_q, of_k]) = &self.width_norms {
             q = step.norm(q, of_q)?;
-            k = step.norm(k, of_k)?;
+            if let Some([k, _]) = &mut own {
+                *k = step.norm(*k, of_k)?;
+            }
         }
         let mut gate = None;
         if self.gated {
             let g = &mut step.graph;
-            let both = g.reshape(q, &[tokens, c.heads.into(), (2 * c.head_dim).into()])?;
-            gate = Some(g.slice(both, 2, c.head_dim, 2 * c.head_dim)?);
-            q = g.slice(both, 2, 0, c.head_dim)?;
+            let both = g.reshape(q, &[tokens, c.heads.into(), (2 * head_dim).into()])?;
+            gate = Some(g.slice(both, 2, head_dim, 2 * head_dim)?);
+            q = g.slice(both, 2, 0, head_dim)?;
             q = g.copy(q)?;
         }
-        let mut q = step.graph.reshape(q, &[tokens, c.heads.into(), c.head_dim.into()])?;
-        let mut k = step.graph.reshape(k, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
-        let v = step.graph.reshape(v, &[tokens, c.kv_heads.into(), c.head_dim.into()])?;
-        if let Some([of_q, of_k]) = &self.head_norms {
+        let mut q = step.graph.reshape(q, &[tokens, c.heads.into(), head_dim.into()])?;
+        for own in own.iter_mut().flatten() {
+            *own = step.graph.reshape(*own, &[tokens, kv_heads.into(), head_dim.into()])?;
+        }
+        if let Some((of_q, of_k)) = &self.head_norms {
             q = step.norm(q, of_q)?;
-            k = step.norm(k, of_k)?;
+            if let (Some([k, _]), Some(of_k)) = (&mut own, of_k) {
+                *k = step.norm(*k, of_k)?;
+            }
+        }
+        if let (Some([_, v]), Some(ones)) = (&mut own, &self.value_norm) {
+            *v = step.norm(*v, ones)?;
         }
         if let Some(factors) = &self.of_rotated {
             let factors = step.graph.constant(factors)?;
@@ -117,22 +186,17 @@ impl Block for Attention {
         }
         let rotary = c.rotary.get(self.layer).copied().unwrap_or(Rotary::Scaled);
         let q = step.rope(q, rotary)?;
-        let k = step.rope(k, rotary)?;
-        let g = &mut step.graph;
-        let [k_cache, v_cache] = match step.both {
-            Some(both) => both.cache,
+        let [k_cache, v_cache] = match own {
+            Some([k, v]) => {
+                let k = step.rope(k, rotary)?;
+                self.append(step, k, v)?
+            }
             None => {
-                let caches = step.cache.layer(self.layer);
-                let (k_cache, v_cache) = caches.ok_or_else(|| LlmError::Unsupported {
-                    path: c.name.clone().into(),
-                    what: format!("attention in layer {} without a cache", self.layer),
-                    supported: String::new(),
-                })?;
-                [g.state(k_cache)?, g.state(v_cache)?]
+                let found = step.appended.get(&c.cache_layer(self.layer));
+                *found.ok_or_else(|| self.no_cache(step))?
             }
         };
-        let k_cache = g.kv_append(k_cache, k, step.slots)?;
-        let v_cache = g.kv_append(v_cache, v, step.slots)?;
+        let g = &mut step.graph;
         let window = c.windows.get(self.layer).copied().flatten();
         let sinks = self.sinks.as_ref().map(|sinks| g.constant(sinks)).transpose()?;
         let (precision, cap) = (step.precision, c.scales.attention_cap);
@@ -161,7 +225,7 @@ impl Block for Attention {
             let gate = g.sigmoid(gate)?;
             a = g.mul(a, gate)?;
         }
-        let mut a = g.reshape(a, &[tokens, (c.heads * c.head_dim).into()])?;
+        let mut a = g.reshape(a, &[tokens, (c.heads * head_dim).into()])?;
         if let Some(factors) = &self.sub_norm {
             a = step.norm(a, factors)?;
         }
@@ -169,9 +233,9 @@ impl Block for Attention {
     }
 
     fn weights(&self) -> Vec<&Tensor> {
-        let inputs = [&self.q, &self.k, &self.v].into_iter().flat_map(Linear::tensors);
-        let norms = self.head_norms.iter().chain(&self.width_norms).flatten();
-        let norms = norms.chain(&self.sub_norm).chain(&self.sinks);
+        let inputs = std::iter::once(&self.q).chain(&self.k).chain(&self.v).flat_map(Linear::tensors);
+        let norms = self.head_norms.iter().flat_map(|(q, k)| std::iter::once(q).chain(k));
+        let norms = norms.chain(self.width_norms.iter().flatten()).chain(&self.sub_norm).chain(&self.sinks);
         inputs.chain(norms).chain(self.output.tensors()).collect()
     }
 }

@@ -9,10 +9,12 @@ mod delta_net;
 mod experts;
 mod feed_forward;
 mod latent;
+mod layer_input;
 mod linear;
 mod mamba;
 mod short_conv;
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::ops::Range;
 
@@ -26,6 +28,7 @@ pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
+pub(crate) use layer_input::{LayerInput, LayerInputs};
 pub(crate) use linear::{Linear, Linears, Sums};
 pub(crate) use mamba::Mamba;
 pub(crate) use short_conv::ShortConv;
@@ -179,6 +182,10 @@ pub(crate) struct Step<'a> {
     pub runs: Option<Runs>,
     /// The factor of queries by position, once a layer has used it.
     pub growth: Option<NodeId>,
+    /// The keys and values of the layers so far, with those of the step, for layers that share them.
+    pub appended: HashMap<usize, [NodeId; 2]>,
+    /// The further embeddings of each token in all layers, `[tokens, layers · elements]`, if the model has them.
+    pub layer_inputs: Option<NodeId>,
 }
 
 /// The step's tokens by sequence.
@@ -378,6 +385,25 @@ impl Block for Residual {
 
     fn bytes_per_token(&self) -> usize {
         self.0.bytes_per_token()
+    }
+}
+
+/// The product with a number.
+#[derive(Debug)]
+struct Scaled(f32);
+
+/// Multiplies its input by a number.
+pub(crate) fn scaled(factor: f32) -> Box<dyn Block> {
+    Box::new(Scaled(factor))
+}
+
+impl Block for Scaled {
+    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
+        Ok(step.graph.mul_scalar(x, self.0.into())?)
+    }
+
+    fn weights(&self) -> Vec<&Tensor> {
+        Vec::new()
     }
 }
 
