@@ -200,6 +200,28 @@ impl<'a> FileWeights<'a> {
     }
 }
 
+/// The tensor that may hold gate and up of all experts, instead of one named like this, and which half this is.
+fn fused_experts(name: &str) -> Option<(String, usize)> {
+    let half = |end: &str, half: usize| Some((format!("{}ffn_gate_up_exps.weight", name.strip_suffix(end)?), half));
+    half("ffn_gate_exps.weight", 0).or_else(|| half("ffn_up_exps.weight", 1))
+}
+
+impl FileWeights<'_> {
+    /// The first or the second half of each expert's rows, of `[experts, 2 · rows, row length]`.
+    fn half_of_experts(&self, name: &str, half: usize, [experts, rows, row_len]: [usize; 3]) -> Result<Tensor> {
+        let tensor = self.checked(name, &[experts, 2 * rows, row_len])?;
+        let (format, data) = (tensor.dtype()?, tensor.data());
+        let layout = self.executor.backend().policy().weight_layout(format.at_load());
+        self.executor.backend().kernels().expect_weights(layout);
+        // A row is a whole number of blocks.
+        let len = data.len() / (2 * experts).max(1);
+        let bytes: Vec<u8> = data.chunks_exact(len.max(1)).skip(half).step_by(2).flatten().copied().collect();
+        let half = Tensor::from_bytes_as(self.executor, format, layout, &[experts * rows, row_len], &bytes)?;
+        tensor.release();
+        Ok(half)
+    }
+}
+
 impl Weights for FileWeights<'_> {
     fn executor(&self) -> &Executor {
         self.executor
@@ -226,6 +248,12 @@ impl Weights for FileWeights<'_> {
     }
 
     fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
+        if let Some((fused, half)) = fused_experts(name)
+            && self.file.tensor_opt(name).is_none()
+            && self.file.tensor_opt(&fused).is_some()
+        {
+            return self.half_of_experts(&fused, half, [experts, rows, row_len]);
+        }
         let tensor = self.checked(name, &[experts, rows, row_len])?;
         let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
         self.executor.backend().kernels().expect_weights(layout);

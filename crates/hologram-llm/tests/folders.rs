@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 76] = [
+const MODELS: [(&str, &str, f64); 77] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -56,6 +56,8 @@ const MODELS: [(&str, &str, f64); 76] = [
     ("ministral3", "model.gguf", 1e-5),
     ("qwen3-moe", "", 1e-5),
     ("qwen3-moe", "model.gguf", 1e-5),
+    // Gate and up of all experts in one tensor.
+    ("qwen3-moe", "fused.gguf", 1e-5),
     ("qwen2-moe", "", 1e-5),
     ("qwen2-moe", "model.gguf", 1e-5),
     ("mixtral", "", 1e-5),
