@@ -303,6 +303,43 @@ fn ternary_weights_that_are_rounded_at_load() {
     agrees(&Executor::open("cpu", Some(2)).unwrap(), "bitnet-packed", &copy.0, 1e-5, None);
 }
 
+/// A published Gemma 4: a text part beside towers, and matrices of keys and values that layers with those of others do
+/// not use.
+#[test]
+fn a_text_part_of_a_larger_model() {
+    let copy = Copy::of("gemma4");
+    copy.config(|c| {
+        let mut text = c.clone();
+        text["per_layer_config"] = Value::Null;
+        text["global_head_dim"] = json!(32);
+        text["use_bidirectional_attention"] = json!("vision");
+        *c = json!({
+            "architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "text_config": text,
+            "vision_config": { "hidden_size": 8, "num_hidden_layers": 2 }, "tie_word_embeddings": true
+        });
+    });
+    let moved = |(name, ty, shape, bytes): (String, &'static str, Vec<usize>, Vec<u8>)| {
+        (name.replacen("model.", "model.language_model.", 1), ty, shape, bytes)
+    };
+    let mut tensors: Vec<_> = copy.tensors().into_iter().map(moved).collect();
+    let unused =
+        ["k_proj", "v_proj", "k_norm"].map(|own| format!("model.language_model.layers.5.self_attn.{own}.weight"));
+    let towers =
+        ["model.vision_tower.patch_embedder.input_proj.weight", "model.embed_audio.x.weight"].map(String::from);
+    tensors.extend(unused.into_iter().chain(towers).map(|name| (name, "F16", vec![2], vec![0; 4])));
+    copy.write(&tensors, 0);
+    agrees(&Executor::open("cpu", Some(2)).unwrap(), "gemma4", &copy.0, 1e-5, None);
+
+    // Layer 3 needs its own.
+    tensors.retain(|(name, ..)| !name.ends_with("layers.3.self_attn.k_proj.weight"));
+    copy.write(&tensors, 0);
+    let error = Model::load_on(&copy.0, &Executor::open("cpu", Some(2)).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("layers.3.self_attn.k_proj.weight"), "{error}");
+    copy.config(|c| c["text_config"]["num_kv_shared_layers"] = json!(5));
+    let error = Model::load_on(&copy.0, &Executor::open("cpu", Some(2)).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("no layer has keys and values for layer 1"), "{error}");
+}
+
 /// Misaligned tensors, mixed types, and ternary codes as numbers.
 #[test]
 fn other_ways_to_hold_the_same_weights() {
