@@ -347,7 +347,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::feed`].
-    pub(crate) fn sums(&mut self, tokens: &[u32], each: &mut dyn FnMut(&str, &[f32], &[f32])) -> Result<()> {
+    pub(crate) fn sums(&mut self, tokens: &[u32], mut each: impl FnMut(&str, &[f32], &[f32])) -> Result<()> {
         self.truncate(0, 0);
         self.set_inputs(&[Input { sequence: 0, tokens, logits: Logits::None }]);
         self.run(Output::Sums)?;
