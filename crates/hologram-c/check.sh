@@ -5,7 +5,7 @@
 #     crates/hologram-c/check.sh            compares the header
 #     crates/hologram-c/check.sh --update   writes it
 #
-# CBINDGEN names a cbindgen that is there already; otherwise it is installed into a folder of this run (a minute).
+# CBINDGEN names a cbindgen that is there already; otherwise it is installed into a folder of this run (half a minute).
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -17,7 +17,7 @@ fail() {
 
 cbindgen=${CBINDGEN:-}
 if [ -z "$cbindgen" ]; then
-  cargo install cbindgen --version 0.29.4 --locked --quiet --root "$work/tools" --target-dir "$work/tools/target"
+  cargo install cbindgen --version 0.29.4 --locked --quiet --debug --root "$work/tools" --target-dir "$work/tools/target"
   cbindgen=$work/tools/bin/cbindgen
 fi
 "$cbindgen" --quiet --config cbindgen.toml --output "$work/hologram.h"

@@ -3,7 +3,9 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
 mod embed;
+mod imatrix;
 mod load;
+mod lora;
 mod message;
 mod quantize;
 mod sampling;
@@ -16,7 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use embed::{EmbedArgs, Pool, RerankArgs};
+pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
+pub use lora::LoraArgs;
 pub use message::print_help_or_reject;
 pub use quantize::QuantizeArgs;
 pub use sampling::{Kv, SamplingArgs};
@@ -60,6 +64,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write a model in smaller types
     Quantize(QuantizeArgs),
+    /// Measure which columns of a model's matrices matter for a text, for `quantize --imatrix`
+    Imatrix(ImatrixArgs),
     /// Download models from Hugging Face
     Pull(PullArgs),
     /// List the models on this machine
@@ -238,6 +244,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
@@ -267,6 +275,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -290,6 +300,8 @@ pub struct PerplexityArgs {
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object
@@ -325,6 +337,7 @@ const MAX_TEST: i64 = 1 << 20;
 #[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN).conflicts_with("shape")))]
 #[command(mut_arg("model", |model| model.conflicts_with("shape")))]
+#[command(mut_arg("lora", |lora| lora.conflicts_with("shape")))]
 pub struct BenchArgs {
     /// Other measurements
     #[command(subcommand)]
@@ -373,6 +386,8 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "concurrency", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object per line
     #[arg(long)]
@@ -419,6 +434,8 @@ pub struct LogitsArgs {
     /// Output file: float32 [tokens, vocabulary]; - is standard output
     #[arg(long, value_name = "FILE.npy")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

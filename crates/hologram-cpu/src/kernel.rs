@@ -140,9 +140,10 @@ impl<'a, T: Pod> Output<'a, T> {
     #[inline]
     pub unsafe fn part(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
-        // SAFETY: the range lies in the argument, which is valid and aligned, as in `Args::read`; the caller promises
-        // exclusive use.
-        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.len()) }
+        // SAFETY: the range lies in the argument.
+        let start = unsafe { self.data.add(range.start) };
+        // SAFETY: the argument is valid and aligned, as in `Args::read`; the caller promises exclusive use.
+        unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
     }
 
     /// Stores an element.
@@ -155,9 +156,11 @@ impl<'a, T: Pod> Output<'a, T> {
     #[inline]
     pub unsafe fn set(&self, at: usize, value: T) {
         assert!(at < self.len, "{at} of {} elements", self.len);
-        // SAFETY: the range lies in the argument, which is valid and aligned as in `Args::read`; the caller promises
-        // that no other thread accesses it.
-        unsafe { self.data.add(at).write(value) };
+        // SAFETY: the element lies in the argument.
+        let element = unsafe { self.data.add(at) };
+        // SAFETY: the argument is valid and aligned, as in `Args::read`; the caller promises that no other thread
+        // accesses it.
+        unsafe { element.write(value) };
     }
 }
 

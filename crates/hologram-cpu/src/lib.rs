@@ -28,9 +28,11 @@
 //! ```
 
 mod backend;
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "loops over lanes have one reason for all their accesses")]
 mod exec;
 pub(crate) mod features;
 pub(crate) mod kernel;
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "a line of vector code has one reason for its accesses")]
 pub(crate) mod native;
 mod pool;
 #[cfg(test)]

@@ -58,8 +58,10 @@ impl NativeKernel for AddTotal {
                     }
                     assert!(x[row * COLUMNS] != 77, "row {row} is unlucky");
                     assert!(worker.scratch[..COLUMNS * 4].iter().all(|b| *b == row as u8));
-                    // SAFETY: row < ROWS, and this worker claimed it.
-                    unsafe { shared.data.cast::<u32>().add(row).write(sum) };
+                    // SAFETY: row < ROWS.
+                    let place = unsafe { shared.data.cast::<u32>().add(row) };
+                    // SAFETY: this worker claimed the row.
+                    unsafe { place.write(sum) };
                 }
                 _ => {
                     // SAFETY: all rows were written in phase 0.

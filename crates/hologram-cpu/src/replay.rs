@@ -138,10 +138,12 @@ impl Scratch {
     #[expect(clippy::mut_from_ref, reason = "each worker has its own part")]
     unsafe fn of_worker(&self, index: usize) -> &mut [u8] {
         match &self.memory {
-            // SAFETY: `reserve` allocated `stride` initialised bytes per worker; the caller promises exclusive use.
-            Some((_, own)) => unsafe {
-                std::slice::from_raw_parts_mut(own.raw().data.add(index * self.stride), self.stride)
-            },
+            Some((_, own)) => {
+                // SAFETY: `reserve` allocated `stride` bytes per worker.
+                let start = unsafe { own.raw().data.add(index * self.stride) };
+                // SAFETY: they are initialised, and the caller promises exclusive use.
+                unsafe { std::slice::from_raw_parts_mut(start, self.stride) }
+            }
             None => &mut [],
         }
     }

@@ -64,19 +64,19 @@ pub(super) fn device_facts(driver: &Driver, ordinal: u32) -> std::result::Result
     let mut device = 0;
     let mut name = [0 as c_char; 256];
     let mut memory = 0;
-    // SAFETY: each call writes to one variable of its type, the name at most 256 bytes.
-    unsafe {
-        driver.named((driver.cuDeviceGet)(&mut device, ordinal as c_int))?;
-        driver.named((driver.cuDeviceGetName)(name.as_mut_ptr(), name.len() as c_int, device))?;
-        driver.named((driver.cuDeviceTotalMem_v2)(&mut memory, device))?;
-    }
+    // SAFETY: writes one variable of its type.
+    driver.named(unsafe { (driver.cuDeviceGet)(&mut device, ordinal as c_int) })?;
+    // SAFETY: writes at most the name's 256 bytes.
+    driver.named(unsafe { (driver.cuDeviceGetName)(name.as_mut_ptr(), name.len() as c_int, device) })?;
+    // SAFETY: writes one variable of its type.
+    driver.named(unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) })?;
     let attribute = |attribute| {
         let mut value = 0;
         // SAFETY: writes one number.
         driver.named(unsafe { (driver.cuDeviceGetAttribute)(&mut value, attribute, device) })?;
         Ok::<u32, String>(value.max(0) as u32)
     };
-    let name = name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect::<Vec<_>>();
+    let name = name.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect::<Vec<_>>();
     let facts = DeviceFacts {
         name: String::from_utf8_lossy(&name).into_owned(),
         memory_bytes: memory as u64,

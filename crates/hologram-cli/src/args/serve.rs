@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, ModelArgs, OR_BUILT_IN, Pool, usage};
+use super::{DeviceArgs, Kv, LoraArgs, ModelArgs, OR_BUILT_IN, Pool, usage};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -173,6 +173,8 @@ pub struct ServeArgs {
     /// beside lines for people]
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub log: Option<Log>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

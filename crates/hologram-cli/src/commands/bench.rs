@@ -85,7 +85,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name()))
         }
         None => {
-            let model = Model::from_files(shipped::open(args.model.given())?, &executor)?;
+            let model =
+                Model::adapted(shipped::open(args.model.given())?, &args.lora.open()?, &executor, &mut |_, _| ())?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }

@@ -61,7 +61,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let (model, name) = match random {
         Some((shape, types)) => (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name())),
         None => {
-            let model = Model::from_files(shipped::open(args.model.given())?, &executor)?;
+            let model =
+                Model::adapted(shipped::open(args.model.given())?, &args.lora.open()?, &executor, &mut |_, _| ())?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }

@@ -9,7 +9,7 @@ use hologram_llm::{Embedder, LlmError, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
-use crate::args::{DeviceArgs, EmbedArgs, RerankArgs, usage};
+use crate::args::{DeviceArgs, EmbedArgs, LoraArgs, RerankArgs, usage};
 use crate::text::read_input;
 
 /// Maximum bytes of a file of texts.
@@ -86,7 +86,7 @@ pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
 
 fn load(model: &Path, device: &DeviceArgs) -> anyhow::Result<Model> {
     let executor = device.open()?;
-    shipped::load(shipped::open(Some(model))?, &executor)
+    shipped::load(shipped::open(Some(model))?, &LoraArgs::default(), &executor)
 }
 
 /// The context for texts of this many tokens, within the model's.

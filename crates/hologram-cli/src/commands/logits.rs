@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
     let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;

@@ -14,6 +14,7 @@ mod doctor;
 mod embed;
 mod exec;
 mod exec_help;
+mod imatrix;
 mod inspect;
 mod load;
 mod logits;
@@ -52,6 +53,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Logits(args)) => logits::run(&args),
         Some(Command::Embed(args)) => embed::run(&args),
         Some(Command::Rerank(args)) => embed::rerank(&args),
+        Some(Command::Imatrix(args)) => imatrix::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),

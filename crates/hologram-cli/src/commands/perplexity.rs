@@ -34,7 +34,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     };
     let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

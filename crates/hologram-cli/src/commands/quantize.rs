@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use hologram_backends::DType;
 use hologram_llm::gguf::TensorType;
 use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
@@ -45,12 +45,7 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         };
         keep.push((pattern.to_string(), format));
     }
-    let file = match shipped::open(Some(&args.input))? {
-        ModelFiles::Gguf(file) => file,
-        ModelFiles::Folder(folder) => {
-            bail!("{} is a folder: only GGUF files can be quantized", folder.path().display())
-        }
-    };
+    let file = shipped::open(Some(&args.input))?;
     let mut options = QuantizeOptions { keep, ..QuantizeOptions::new(recipe) };
     if let Some(threads) = args.threads {
         options.threads = threads as usize;
@@ -73,6 +68,11 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         Err(LlmError::Stopped { .. }) => return Err(Interrupted.into()),
         done => done?,
     };
+    if let ModelFiles::Folder(folder) = &file
+        && !folder.path().join("tokenizer.json").is_file()
+    {
+        status!("note: the folder has no tokenizer.json, so {} has no tokenizer\n", args.out.display());
+    }
     status!("{}: {}, {} (from {})\n", args.out.display(), recipe.name, size(done.to), size(done.from));
     if done.to > done.from {
         status!(

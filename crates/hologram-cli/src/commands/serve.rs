@@ -96,7 +96,7 @@ fn openable(address: &str) -> String {
 fn load(args: &ServeArgs) -> anyhow::Result<Served> {
     let executor = args.device.open()?;
     let path = args.model.given();
-    let model = Arc::new(shipped::load(shipped::open(path)?, &executor)?);
+    let model = Arc::new(shipped::load(shipped::open(path)?, &args.lora, &executor)?);
     let mut options = EngineOptions::for_model(&model);
     options.max_sequences = args.max_sequences.map_or(options.max_sequences, |n| n as usize);
     options.context = args.ctx.map_or(options.context, |n| n as usize);

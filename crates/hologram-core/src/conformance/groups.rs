@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "groups";
 
 /// A case: the operations and the number of tokens.
 #[derive(Clone, Debug)]
-struct GroupCase {
+pub(super) struct GroupCase {
     /// The maximum and the actual number of tokens.
     tokens: (usize, usize),
     kind: Kind,
@@ -323,6 +323,27 @@ impl GroupCase {
         }
     }
 
+    /// Runs the case as single programs and then as the device's kernels.
+    pub(super) fn run(&self, executor: &Executor, index: usize) -> CaseResult {
+        let (op, dtype, case) = (NAME, self.dtype(), self.name());
+        let mut result = CaseResult { op, index, dtype, case, native: false, failure: None };
+        for (native, way) in [(false, "programs"), (true, "native kernels")] {
+            let ran = self.attempt(executor, index, native);
+            match ran.and_then(|(grouped, outputs)| Ok((grouped, failure(&outputs)?))) {
+                Ok((grouped, Some(reason))) => {
+                    let way = if grouped { "a group's kernel" } else { way };
+                    result.failure = Some(format!("{way}: {reason}"));
+                }
+                Ok((grouped, None)) => result.native = grouped,
+                Err(e) => result.failure = Some(format!("{way}: {e}")),
+            }
+            if result.failure.is_some() {
+                break;
+            }
+        }
+        result
+    }
+
     /// Runs the case once; also returns whether native kernels of groups ran.
     fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Vec<CaseOutput>)> {
         let mut graph = Graph::new();
@@ -383,7 +404,7 @@ pub(super) fn run_native(
     max_work: usize,
     mut each: impl FnMut(&str, Vec<CaseOutput>),
 ) -> Result<()> {
-    let cases = cases(|format| executor.backend().policy().weight_layout(format));
+    let cases = cases_for(executor);
     for (index, case) in cases.iter().enumerate().filter(|(_, case)| case.work() <= max_work) {
         if let (true, outputs) = case.attempt(executor, index, true)? {
             each(&case.name(), outputs);
@@ -395,27 +416,13 @@ pub(super) fn run_native(
 /// Runs the cases that take at most about `max_work` multiplications, as single programs and then as the device's
 /// kernels.
 pub(super) fn run(executor: &Executor, max_work: usize) -> Vec<CaseResult> {
-    let all = cases(|format| executor.backend().policy().weight_layout(format)).into_iter().enumerate();
-    let run = |(index, case): (usize, GroupCase)| {
-        let mut result =
-            CaseResult { op: NAME, index, dtype: case.dtype(), case: case.name(), native: false, failure: None };
-        for (native, way) in [(false, "programs"), (true, "native kernels")] {
-            let ran = case.attempt(executor, index, native);
-            match ran.and_then(|(grouped, outputs)| Ok((grouped, failure(&outputs)?))) {
-                Ok((grouped, Some(reason))) => {
-                    let way = if grouped { "a group's kernel" } else { way };
-                    result.failure = Some(format!("{way}: {reason}"));
-                }
-                Ok((grouped, None)) => result.native = grouped,
-                Err(e) => result.failure = Some(format!("{way}: {e}")),
-            }
-            if result.failure.is_some() {
-                break;
-            }
-        }
-        result
-    };
-    all.filter(|(_, c)| c.work() <= max_work).map(run).collect()
+    let all = cases_for(executor).into_iter().enumerate();
+    all.filter(|(_, c)| c.work() <= max_work).map(|(index, case)| case.run(executor, index)).collect()
+}
+
+/// All cases for a device.
+pub(super) fn cases_for(executor: &Executor) -> Vec<GroupCase> {
+    cases(|format| executor.backend().policy().weight_layout(format))
 }
 
 /// All cases, with weights laid out for a device.

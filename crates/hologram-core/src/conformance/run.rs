@@ -1,14 +1,16 @@
 //! Runs cases on a device.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use hologram_backends::{BackendError, DType, Extent, Operation, TensorSpec};
 use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Type};
 
 use super::data::{self, POISON, Random};
-use super::{Case, HostTensor, Reference, groups};
+use super::groups::{self, GroupCase};
+use super::{Case, HostTensor, Reference};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph};
@@ -65,6 +67,47 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
     cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, c)).collect()
 }
 
+/// Runs every case of every operation and of groups on several threads: as the device's native kernel, and as program
+/// all of them, or only the first of each operation and type. For devices whose programs take long to compile.
+pub fn run_on_threads(executor: &Executor, threads: usize, all_programs: bool) -> Vec<CaseResult> {
+    let mut seen = HashSet::new();
+    let mut counts = HashMap::new();
+    let of_operations = all_cases().iter().map(|case| {
+        let index = counts.entry(case.op.name()).or_insert(0);
+        *index += 1;
+        let program = seen.insert((case.op.name(), case.dtype())) || all_programs;
+        (*index - 1, Job::Operation(case, program))
+    });
+    let groups = groups::cases_for(executor);
+    let of_groups = groups.iter().enumerate().map(|(index, case)| (index, Job::Group(case)));
+    // From the end: groups take longest.
+    let jobs = Mutex::new(of_operations.chain(of_groups).collect::<Vec<_>>());
+    let results = Mutex::new(Vec::new());
+    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while let Some((index, job)) = next() {
+                    let result = match job {
+                        Job::Operation(case, true) => run_case(executor, index, case),
+                        Job::Operation(case, false) => run_ways(executor, index, case, &[true]),
+                        Job::Group(case) => case.run(executor, index),
+                    };
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                }
+            });
+        }
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A case for a thread.
+enum Job<'a> {
+    /// Of an operation, and whether its program runs too.
+    Operation(&'a Case, bool),
+    Group(&'a GroupCase),
+}
+
 /// The cases of every operation, built once.
 pub(super) fn all_cases() -> &'static [Case] {
     static CASES: LazyLock<Vec<Case>> = LazyLock::new(ops::cases);
@@ -73,6 +116,11 @@ pub(super) fn all_cases() -> &'static [Case] {
 
 /// Runs one case as the operation's program and, where the device has one, as its native kernel.
 pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
+    run_ways(executor, index, case, &[false, true])
+}
+
+/// Runs one case as program (`false`) or as native kernel (`true`), one after the other.
+fn run_ways(executor: &Executor, index: usize, case: &Case, ways: &[bool]) -> CaseResult {
     let mut result = CaseResult {
         op: case.op.name(),
         index,
@@ -81,7 +129,8 @@ pub fn run_case(executor: &Executor, index: usize, case: &Case) -> CaseResult {
         native: false,
         failure: None,
     };
-    for (native, way) in [(false, "program"), (true, "native kernel")] {
+    for &native in ways {
+        let way = if native { "native kernel" } else { "program" };
         match attempt(executor, index, case, native).map(|results| results.map(|r| failure(&r))) {
             Ok(None) => {}
             Ok(Some(Ok(None))) => result.native = native,

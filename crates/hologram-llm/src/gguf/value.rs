@@ -233,7 +233,7 @@ pub struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    pub(super) fn new(ty: ValueType, bytes: &'a [u8]) -> Option<Numbers<'a>> {
+    pub(crate) fn new(ty: ValueType, bytes: &'a [u8]) -> Option<Numbers<'a>> {
         Some(Numbers { ty, size: ty.size()?, bytes })
     }
 

@@ -14,6 +14,7 @@ mod merge;
 mod pre;
 mod special;
 mod spm;
+pub(crate) mod to_gguf;
 
 pub use decode::TokenDecoder;
 

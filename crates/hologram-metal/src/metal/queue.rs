@@ -49,8 +49,10 @@ impl Commands {
 
     /// The device's seconds for the command buffer, which must have ended.
     pub(super) fn seconds(&self) -> f64 {
-        // SAFETY: both methods take no argument and return a number (`CFTimeInterval`).
-        let (start, end): (f64, f64) = unsafe { (msg_send![&*self.0, GPUStartTime], msg_send![&*self.0, GPUEndTime]) };
+        // SAFETY: the method takes no argument and returns a number (`CFTimeInterval`).
+        let start: f64 = unsafe { msg_send![&*self.0, GPUStartTime] };
+        // SAFETY: as above.
+        let end: f64 = unsafe { msg_send![&*self.0, GPUEndTime] };
         end - start
     }
 }

@@ -73,7 +73,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     written(&template, &first(args.system.as_deref()), &tokenizer)?;
 
     let executor = args.device.open()?;
-    let model = shipped::load(files, &executor)?;
+    let model = shipped::load(files, &args.lora, &executor)?;
     model.tokenizer()?;
     let session = model.session_for(&options)?;
     let interrupted = Arc::new(AtomicBool::new(false));
