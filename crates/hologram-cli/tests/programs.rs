@@ -311,7 +311,7 @@ fn check_warns_of_what_is_hardly_meant() {
     assert_eq!(common::text(&output.stdout), format!("{odd}: odd is valid\n"));
     let warnings = [
         ": nothing uses the parameter n",
-        ", line 3: 0xff is the bits of the float 3.57331108403243e-43; write a number with a decimal point if that is not meant",
+        ", line 3: 0xff is the bits of the float 3.57e-43; write a number with a decimal point if that is not meant",
         ", line 3: nothing reads %x",
     ];
     let warnings: String = warnings.iter().map(|warning| format!("warning: {odd}{warning}\n")).collect();

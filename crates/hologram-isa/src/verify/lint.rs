@@ -48,10 +48,11 @@ pub fn lint(program: &Program) -> Vec<Warning> {
 }
 
 /// The value of a float constant that is closer to 0 than normal floats are, as small hexadecimal digits give.
-fn subnormal(ty: Type, bits: u64) -> Option<f64> {
+fn subnormal(ty: Type, bits: u64) -> Option<String> {
+    let (single, double) = (f32::from_bits(bits as u32), f64::from_bits(bits));
     match ty {
-        Type::F32 => Some(f32::from_bits(bits as u32)).filter(|value| value.is_subnormal()).map(f64::from),
-        Type::F64 => Some(f64::from_bits(bits)).filter(|value| value.is_subnormal()),
+        Type::F32 if single.is_subnormal() => Some(format!("{single:e}")),
+        Type::F64 if double.is_subnormal() => Some(format!("{double:e}")),
         _ => None,
     }
 }
@@ -119,7 +120,7 @@ impl Linter<'_> {
                 && let Some(value) = subnormal(ty, bits)
             {
                 let as_number = "write a number with a decimal point if that is not meant";
-                self.warn(line, format!("{bits:#x} is the bits of the float {value:e}; {as_number}"));
+                self.warn(line, format!("{bits:#x} is the bits of the float {value}; {as_number}"));
             }
         }
         let signature = inst.op.info().signature;
