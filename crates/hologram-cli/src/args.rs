@@ -294,9 +294,9 @@ pub struct PerplexityArgs {
     /// Text file in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Tokens per window; the second half of each window counts
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
-    pub ctx: u32,
+    /// Tokens per window; the second half of each window counts [default: 512, or the model's context if that is less]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
@@ -349,7 +349,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL,
-    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
+    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
     /// llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
@@ -431,7 +431,7 @@ pub struct LogitsArgs {
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
     pub tokens: Vec<u32>,
-    /// Output file: float32 [tokens, vocabulary]
+    /// Output file: float32 [tokens, vocabulary]; - is standard output
     #[arg(long, value_name = "FILE.npy")]
     pub out: PathBuf,
     #[command(flatten)]

@@ -87,6 +87,8 @@ impl Model {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model> {
         let files = files.into();
+        let (path, device) = (files.path().display(), executor.info().backend.name());
+        let _load = tracing::info_span!("load", model = %path, device).entered();
         let (config, end_tokens, bytes) = (files.config()?, files.end_tokens()?, files.tensor_bytes());
         // Layers have equal sizes, so their count gives the share of bytes.
         let mut progress = |part: usize, of: usize| {

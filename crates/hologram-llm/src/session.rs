@@ -625,6 +625,7 @@ impl Session {
         s.rows.extend(s.wanted[wanted.clone()].iter().map(|at| (at - range.start) as u32));
         self.cache.write_table(&mut s.table);
 
+        let _feed = tracing::trace_span!("feed", tokens = range.len(), outputs = requested).entered();
         let results = match output {
             Output::Tokens(_) if requested > 0 => Results::Tokens,
             Output::Both(_) if requested > 0 => Results::Both,

@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::shipped;
 use crate::args::{DeviceArgs, EmbedArgs, LoraArgs, RerankArgs, usage};
-use crate::status::status;
 use crate::text::read_input;
 
 /// Maximum bytes of a file of texts.
@@ -54,9 +53,8 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     };
     let values = vectors.concat();
     let shape = vec![values.len() / width.max(1), width];
-    crate::output::write(out, &npy::to_bytes(&Array::from_f32(shape.clone(), &values)))?;
-    status!("wrote {} (float32 {shape:?})\n", out.display());
-    Ok(())
+    let array = Array::from_f32(shape.clone(), &values);
+    crate::output::save(out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))
 }
 
 /// Runs `rerank`.

@@ -96,7 +96,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
         match outputs.get(name) {
-            Some(path) => crate::output::write(path, &npy::to_bytes(&array))?,
+            Some(path) => crate::output::save(path, &npy::to_bytes(&array), name)?,
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
     }

@@ -16,6 +16,9 @@ use crate::progress::Progress;
 use crate::status::status;
 use crate::text::{NAME, printable, read_file, read_input};
 
+/// Tokens of a window unless the command line says otherwise, as in llama.cpp.
+const DEFAULT_WINDOW: usize = 512;
+
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
 
@@ -37,7 +40,7 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
         status!("note: {note}\n");
     }
     let tokens = tokenizer.encode(&text, true)?;
-    let size = args.ctx as usize;
+    let size = args.ctx.map_or(DEFAULT_WINDOW.min(model.config().context), |ctx| ctx as usize);
     ensure!(
         tokens.len() >= size,
         "{name} has {} tokens, fewer than a window of {size}: use a longer text or a smaller --ctx",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hologram_llm::{EngineOptions, Speculation};
+use hologram_llm::EngineOptions;
 use hologram_server::{End, Keys, Limits, Listen, Options, Served, Server, Tls, log};
 
 use super::shipped;
@@ -38,9 +38,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 }
 
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
-    if args.speculation.draft.is_some() && args.speculation.speculate == Speculation::Off {
-        return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
-    }
+    // Before a model is loaded.
+    args.speculation.chosen()?;
     if let Some(Pool::None) = args.pooling {
         return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
     }
@@ -106,7 +105,7 @@ fn load(args: &ServeArgs) -> anyhow::Result<Served> {
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
     options.deterministic = args.deterministic;
     options.prefix_cache = !args.no_prefix_cache;
-    options.speculation = args.speculation.speculate;
+    options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, &executor)?;
     let mut names = args.alias.clone();
     if names.is_empty() {

@@ -1,7 +1,7 @@
 //! Writes GGUF files (version 3), tensor by tensor.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use super::{FileBytes, GgufFile, TensorType, Value, ValueType};
@@ -29,8 +29,8 @@ impl NewTensor {
     }
 }
 
-/// A GGUF file that is being written, under another name until [`GgufWriter::finish`]. Dropped before that, it is
-/// removed.
+/// A GGUF file that is being written, under its name with `.partial` until [`GgufWriter::finish`]. Dropped before that,
+/// it is removed; one that a killed process left is replaced.
 pub struct GgufWriter {
     path: PathBuf,
     partial: PathBuf,
@@ -54,13 +54,13 @@ impl GgufWriter {
         let (header, sizes) = header(&path, metadata, tensors)?;
         // The finished file takes the place of what is there, which must not be a device or a pipe.
         if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
-            let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file");
+            let reason = Error::new(ErrorKind::InvalidInput, "it is not a regular file");
             return Err(failed(&path, reason));
         }
         let mut partial = path.clone().into_os_string();
-        partial.push(format!(".partial-{}", std::process::id()));
+        partial.push(".partial");
         let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|reason| failed(&path, reason))?;
+        let file = open_partial(&partial).map_err(|reason| failed(&path, reason))?;
         let mut writer = GgufWriter { path, partial, file: Some(BufWriter::new(file)), sizes, written: 0 };
         writer.put(&header)?;
         Ok(writer)
@@ -178,7 +178,40 @@ impl GgufFile {
     }
 }
 
-fn failed(path: &Path, reason: std::io::Error) -> LlmError {
+/// An empty file of this name, locked against other processes.
+fn open_partial(path: &Path) -> std::io::Result<File> {
+    loop {
+        // Emptied only under the lock: another process may be writing it.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(ErrorKind::ResourceBusy, "another process is writing it"));
+            }
+            // Some network file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        // Otherwise it was finished and renamed between the two calls.
+        if is_at(&file, path)? {
+            file.set_len(0)?;
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether an open file still has this name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (open, named) = (file.metadata()?, std::fs::metadata(path));
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> std::io::Result<bool> {
+    path.try_exists()
+}
+
+fn failed(path: &Path, reason: Error) -> LlmError {
     LlmError::Write { path: path.into(), reason }
 }
 

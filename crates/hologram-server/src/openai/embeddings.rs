@@ -29,7 +29,7 @@ fn answer(shared: &Arc<Shared>, body: &[u8]) -> Result<Value> {
     let width = served.engine.model().config().width;
     let mut fields = Fields::new(crate::json::object(body)?);
     served.check_name(fields.text("model")?.as_deref())?;
-    let texts = prompts(&mut fields, "input", served, shared.options.limits.sequences)?;
+    let texts = prompts(&mut fields, "input", served, shared.options.limits.sequences, false)?;
     let base64 = fields.one_of("encoding_format", &["float", "base64"])? == Some("base64");
     let dimensions = fields.integer("dimensions", 1..=width as i64)?.map(|n| n as usize);
     fields.ignore(&["user"]);

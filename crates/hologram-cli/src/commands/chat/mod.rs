@@ -50,7 +50,7 @@ const HELP: &str = "\
 ///
 /// # Errors
 /// When an option is out of range, the model is not a chat model, or the device or the model fails; without a terminal
-/// also when a turn fails.
+/// also, at the end, when a line failed.
 pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     // A turn ends when the model ends it or the context is full.
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
@@ -113,7 +113,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         chat.say(question.as_deref().unwrap_or_default())?;
         return chat.answered(args.json);
     };
-    let mut unanswered = 0;
+    let mut failed = 0;
     while let Some(line) = input.message()? {
         let line = line.trim();
         let done = match Command::parse(line) {
@@ -123,11 +123,11 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
             None => chat.say(line),
         };
         match done {
-            // On a terminal the conversation continues as before the failed turn; in a pipe, if the next line can help.
-            Err(e) if (input.is_terminal() || is_full(&e)) && !is_last(&e) => {
+            // The conversation continues as before the failed line, from a pipe too.
+            Err(e) if !is_last(&e) => {
                 let hint = if is_full(&e) { "; /clear starts a new conversation" } else { "" };
                 status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
-                unanswered += 1;
+                failed += 1;
             }
             done => done?,
         }
@@ -136,7 +136,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         status!("\n");
         return Ok(());
     }
-    ensure!(unanswered == 0, "{} got no reply because the context was full", counted(unanswered, "line"));
+    ensure!(failed == 0, "{} failed", counted(failed, "line"));
     Ok(())
 }
 
@@ -298,7 +298,7 @@ impl Chat {
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
-            Command::Unknown(word) => status!("unknown command {word}; /help lists the commands\n"),
+            Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
             Command::Quit => {}
         }
         Ok(())
@@ -421,8 +421,7 @@ impl Chat {
 
     fn regenerate(&mut self) -> anyhow::Result<()> {
         let Some(last) = self.turns.pop_if(|turn| turn.role == "assistant") else {
-            status!("no reply yet\n");
-            return Ok(());
+            bail!("there is no reply yet to generate again");
         };
         self.regenerations += 1;
         let replied = self.reply();
