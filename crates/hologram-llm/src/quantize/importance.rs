@@ -122,7 +122,7 @@ impl Model {
             if let Some(bos) = bos {
                 window[0] = bos;
             }
-            session.sums(&window, |name, squares, counts| {
+            session.sums(&window, &mut |name, squares, counts| {
                 if !sums.weights.contains_key(name) {
                     sums.weights.insert(name.into(), (vec![0.0; squares.len()], vec![0.0; counts.len()]));
                 }
