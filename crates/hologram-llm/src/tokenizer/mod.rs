@@ -15,6 +15,7 @@ mod pre;
 mod special;
 mod spm;
 
+pub use bpe::BYTE_TO_CHAR;
 pub use decode::TokenDecoder;
 
 use crate::error::{LlmError, Result};
