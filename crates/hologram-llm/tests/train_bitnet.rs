@@ -55,7 +55,7 @@ fn a_trained_bitnet_runs_from_its_file() -> Result<(), Box<dyn std::error::Error
             errors += f64::from(got - want).powi(2);
         }
     }
-    // Scales of matrices are rounded to `f16`, 2⁻¹² on the average, and shift a few activations to the next of 255 codes.
+    // Scales of matrices are rounded to `f16`, and a few activations are therefore rounded to the next of 255 codes.
     let error = (errors / squares).sqrt();
     assert!(error < 5e-3, "{error:.2e}");
 
