@@ -37,7 +37,8 @@ pub fn counted(n: usize, what: &str) -> String {
 pub fn size(bytes: u64) -> String {
     let n = bytes as f64;
     match bytes {
-        0..100_000 => format!("{:.1} KB", n / 1e3),
+        0 => "0 bytes".into(),
+        1..100_000 => format!("{:.1} KB", n / 1e3),
         100_000..100_000_000 => format!("{:.1} MB", n / 1e6),
         100_000_000..1_000_000_000 => format!("{:.0} MB", n / 1e6),
         _ => format!("{:.1} GB", n / 1e9),

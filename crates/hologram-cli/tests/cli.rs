@@ -551,7 +551,7 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
             &["logits", LLAMA],
             "the following required arguments were not provided: --tokens <IDS>, --out <FILE.npy>; see hologram logits --help\n",
         ),
-        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number, 0 or more\n"),
+        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number from 1 to 1000\n"),
         (&["run", "--temperature", "x"], "for '--temperature <T>': it must be a number\n"),
         (&["bench", "--shape", "gpt5"], "hologram: --shape is gpt5, but must be one of llama-8b, "),
         (&["bench", LLAMA, "--type", "Q4_0"], "--type sets the type of random weights and requires --shape"),

@@ -158,12 +158,14 @@ fn gguf(path: &Path, scale: f32) -> Result<Adapter> {
 }
 
 /// Settings of `adapter_config.json` that change what the matrices mean; only these values are supported.
-const PLAIN: [(&str, &[&str]); 5] = [
+const PLAIN: [(&str, &[&str]); 6] = [
     ("use_dora", &["false", "null"]),
     ("bias", &["\"none\"", "null"]),
     ("modules_to_save", &["null", "[]"]),
     ("use_qalora", &["false", "null"]),
     ("peft_type", &["\"LORA\""]),
+    // Others change the model's weights, too.
+    ("init_lora_weights", &["true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""]),
 ];
 
 fn peft(path: &Path, scale: f32) -> Result<Adapter> {

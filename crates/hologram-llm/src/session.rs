@@ -142,6 +142,9 @@ enum Output<'a> {
     Sums,
 }
 
+/// Takes a weight's name, the sums of its squared columns, and the tokens that these are of.
+pub(crate) type EachSum<'a> = dyn FnMut(&str, &[f32], &[f32]) + 'a;
+
 /// The outputs of [`Session::rows`].
 pub(crate) struct Rows<'a> {
     /// The tokens that the device sampled; empty if it does not sample. One outside of the vocabulary: the logits are
@@ -347,7 +350,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::feed`].
-    pub(crate) fn sums(&mut self, tokens: &[u32], each: &mut dyn FnMut(&str, &[f32], &[f32])) -> Result<()> {
+    pub(crate) fn sums(&mut self, tokens: &[u32], each: &mut EachSum<'_>) -> Result<()> {
         self.truncate(0, 0);
         self.set_inputs(&[Input { sequence: 0, tokens, logits: Logits::None }]);
         self.run(Output::Sums)?;

@@ -251,6 +251,12 @@ fn adapters_that_do_not_fit_are_reported() {
         ("embedding", embedding, json!({}), "lora_embedding_A is not a low-rank matrix of a linear layer"),
         ("none", vec![], json!({}), "has no low-rank matrices"),
         ("dora", good.clone(), json!({ "use_dora": true }), "use_dora of true is not supported"),
+        (
+            "pissa",
+            good.clone(),
+            json!({ "init_lora_weights": "pissa" }),
+            "init_lora_weights of \"pissa\" is not supported",
+        ),
         ("kind", good.clone(), json!({ "peft_type": "IA3" }), "peft_type of \"IA3\" is not supported"),
         ("alpha", good.clone(), json!({ "lora_alpha": "8" }), "key lora_alpha is not a number"),
         ("regex", good.clone(), json!({ "alpha_pattern": { "q|k": 1 } }), "has a regular expression"),

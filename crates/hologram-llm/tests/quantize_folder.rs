@@ -183,6 +183,8 @@ fn what_a_file_cannot_express_is_reported() {
     let config = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, config.replace("\"linear\"", "\"dynamic\"")).unwrap();
     assert!(error(&folder.0).contains("rope_scaling: Dynamic would be read as None"));
+    std::fs::write(&path, config.replace("\"vocab_size\": 96", "\"vocab_size\": 95")).unwrap();
+    assert!(error(&folder.0).contains("has shape [96, 32], but config.json requires [95, 32]"));
     std::fs::write(&path, config).unwrap();
     for (key, pattern, want) in [
         (

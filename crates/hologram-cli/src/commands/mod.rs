@@ -77,7 +77,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             match Cli::try_parse_from(words) {
                 // A command with its own help.
                 Ok(cli) => run(cli),
-                Err(e) => print_help_or_reject(&e),
+                Err(e) => print_help_or_reject(&e, &[]),
             }
         }
     }

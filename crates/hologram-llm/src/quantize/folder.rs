@@ -231,6 +231,12 @@ pub(super) fn quantize(
     keys.push(("general.file_type".into(), Stored::U32(options.recipe.file_type)));
     keys.push(("general.quantization_version".into(), Stored::U32(2)));
     check(folder, &config, &keys)?;
+    let unused = |weights: &FolderWeights<'_>| weights.finish(config.layers..config.layers + config.ahead);
+    if config.experts.is_none() && !folder.config_json().contains_key("quantization_config") {
+        // Where loading copies nothing, errors come before the first byte is written.
+        wanted.iter().try_for_each(|tensor| load(&weights, tensor).map(drop))?;
+        unused(&weights)?;
+    }
 
     let total = wanted.iter().map(|t| t.shape.iter().product::<usize>() as u64 * 2).sum();
     let pairs = keys.iter().filter_map(|(key, value)| Some((key.as_str(), value.value()?)));
@@ -266,7 +272,7 @@ pub(super) fn quantize(
         output.tensor(folder.path(), &Rows { rows, row_len, read: &read }, new, options, size)?;
         folder.release();
     }
-    weights.finish(config.layers..config.layers + config.ahead)?;
+    unused(&weights)?;
     output.result.from = folder.tensors().map(|t| t.bytes as u64).sum();
     output.finish()
 }

@@ -216,6 +216,8 @@ impl<'a> Command<'a> {
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
+            // Switches that Qwen 3 reads in a message.
+            ("think", _) => return None,
             ("help" | "clear" | "stats" | "regenerate" | "quit" | "exit" | "bye", _) => Command::Unknown(line),
             _ => Command::Unknown(word),
         })
@@ -499,7 +501,7 @@ mod tests {
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit now"))));
         assert!(matches!(Command::parse("/quit now"), Some(Command::Unknown("/quit now"))));
-        for text in ["/etc/passwd what is it", "/", "// no", "/2 + 1", "hi /quit", ""] {
+        for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
     }
