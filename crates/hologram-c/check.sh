@@ -26,9 +26,9 @@ if [ "${1-}" = --update ]; then
 fi
 diff -u hologram.h "$work/hologram.h" || fail "hologram.h is out of date: check.sh --update"
 
-cargo build --locked
-cargo test --locked --quiet --lib
-built=${CARGO_TARGET_DIR:-target}/debug
+# What is built for the tests of all packages, so that nothing is compiled twice.
+(cd ../.. && cargo build --locked --workspace --lib --example tour && cargo test --locked --quiet --workspace --lib)
+built=${CARGO_TARGET_DIR:-../../target}/debug
 built=$(cd "$built" && pwd)
 
 # Functions of the header and of the library.

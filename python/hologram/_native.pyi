@@ -255,6 +255,7 @@ class Model:
         kv: str | None = None,
         sequences: int | None = None,
         kv_memory: int | None = None,
+        lora: list[tuple[str, float]] = ...,
     ) -> Model: ...
     def close(self) -> None: ...
     @property

@@ -167,6 +167,13 @@ def _collect(stream, logprobs: bool) -> Completion:
 _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
 
 
+def _adapters(lora) -> list[tuple[str, float]]:
+    if isinstance(lora, (str, os.PathLike)):
+        raise TypeError("lora must be a list of adapters, each a path or a tuple of a path and a scale")
+    pairs = [one if isinstance(one, tuple) else (one, 1.0) for one in lora]
+    return [(os.fspath(path), float(scale)) for path, scale in pairs]
+
+
 class Model:
     """A language model on a device. Use it in a `with` statement or `close()` it to free its memory at once."""
 
@@ -179,9 +186,10 @@ class Model:
         kv: str | None = None,
         sequences: int | None = None,
         kv_memory: int | None = None,
+        lora: Sequence[str | os.PathLike | tuple[str | os.PathLike, float]] = (),
     ):
         self._native = _native.Model(
-            os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory
+            os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory, _adapters(lora)
         )
         self._tokenizer: Tokenizer | None = None
 
@@ -379,7 +387,9 @@ def load(
     kv: str | None = None,
     sequences: int | None = None,
     kv_memory: int | None = None,
+    lora: Sequence[str | os.PathLike | tuple[str | os.PathLike, float]] = (),
 ) -> Model:
     """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest
-    text in tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once."""
-    return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory)
+    text in tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once,
+    `lora` adapters (PEFT folders or `.gguf` files), each a path or a tuple of a path and a scale."""
+    return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory, lora=lora)

@@ -12,8 +12,8 @@ use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::tokenizer::TokenDecoder;
 use hologram_llm::{
-    ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, Finish, Logits, Model, Pooling,
-    Request, Session, SessionOptions,
+    Adapter, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, Finish, Logits, Model,
+    ModelFiles, Pooling, Request, Session, SessionOptions,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -88,9 +88,9 @@ impl PyModel {
 
 #[pymethods]
 impl PyModel {
-    /// Loads a GGUF file or a folder.
+    /// Loads a GGUF file or a folder, with adapters and their scales.
     #[new]
-    #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None))]
+    #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None, lora=Vec::new()))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -99,10 +99,16 @@ impl PyModel {
         kv: Option<&str>,
         sequences: Option<usize>,
         kv_memory: Option<u64>,
+        lora: Vec<(PathBuf, f32)>,
     ) -> Result<PyModel> {
         let kv = kv_format(kv)?;
         let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-        let model = Arc::new(interruptible(py, move || Model::load_on(path, &executor))??);
+        let load = move || {
+            let open = |(path, scale): (PathBuf, f32)| Adapter::open(path, scale);
+            let adapters = lora.into_iter().map(open).collect::<hologram_llm::Result<Vec<_>>>()?;
+            Model::adapted(ModelFiles::open(path)?, &adapters, &executor, &mut |_, _| ())
+        };
+        let model = Arc::new(interruptible(py, load)??);
         let mut options = EngineOptions::for_model(&model);
         options.context = ctx.unwrap_or(options.context);
         options.max_sequences = sequences.unwrap_or(options.max_sequences);

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -159,6 +160,46 @@ def test_ctrl_c_and_closing(model_path):
         model.generate(PROMPT)
     with pytest.raises(FileNotFoundError):
         hg.llm.load("/nowhere.gguf", device="cpu")
+
+
+def adapter(folder, shape, module):
+    """A PEFT folder of rank 1: B · A is 0.01 everywhere."""
+    rows, columns = shape
+    sizes = {"A": (1, columns), "B": (rows, 1)}
+    header, data = {}, b""
+    for which, (m, n) in sizes.items():
+        name = f"base_model.model.{module}.lora_{which}.weight"
+        header[name] = {"dtype": "F32", "shape": [m, n], "data_offsets": [len(data), len(data) + 4 * m * n]}
+        data += struct.pack(f"<{m * n}f", *[0.1] * (m * n))
+    text = json.dumps(header).encode()
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
+    return folder
+
+
+def test_adapters(model, model_path, tmp_path):
+    width = model.config["width"]
+    good = adapter(tmp_path, (width, width), "model.layers.0.self_attn.o_proj")
+    tokens = model.tokenizer.encode(PROMPT)
+
+    def logits(**options):
+        with hg.llm.load(model_path, device="cpu", ctx=64, **options) as one:
+            return one.session().feed(tokens).tolist()
+
+    plain, changed = logits(), logits(lora=[good])
+    assert logits(lora=[(good, 0.0)]) == plain and changed != plain
+    # Two adapters add up.
+    near = pytest.approx(logits(lora=[(str(good), 2.0)]), rel=1e-3, abs=1e-3)
+    assert logits(lora=[good, good]) == near
+    with pytest.raises(TypeError, match="must be a list"):
+        hg.llm.load(model_path, device="cpu", lora=str(good))
+    with pytest.raises(ValueError, match="no adapter_config.json"):
+        hg.llm.load(model_path, device="cpu", lora=[tmp_path.parent])
+    other = tmp_path / "other"
+    other.mkdir()
+    adapter(other, (width, width), "model.layers.99.self_attn.o_proj")
+    with pytest.raises(ValueError, match="layers.99.self_attn.o_proj"):
+        hg.llm.load(model_path, device="cpu", lora=[other])
 
 
 def test_two_threads_stream_from_one_model(model):

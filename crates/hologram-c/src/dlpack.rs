@@ -136,11 +136,11 @@ unsafe impl Sync for Taken {}
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // SAFETY: the structure was given to this library, so that only this calls its deleter.
-        unsafe {
-            if let Some(deleter) = (*self.0).deleter {
-                deleter(self.0);
-            }
+        // SAFETY: the structure was given to this library, and lives until its deleter is called.
+        let deleter = unsafe { (*self.0).deleter };
+        if let Some(deleter) = deleter {
+            // SAFETY: only this calls it, once.
+            unsafe { deleter(self.0) };
         }
     }
 }

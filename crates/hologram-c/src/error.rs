@@ -122,6 +122,6 @@ mod tests {
         assert_eq!((guard(|| invalid("a\0b")), said().as_str()), (HologramStatus::InvalidArgument, "a\u{fffd}b"));
         // Success leaves the message alone, and other threads have their own.
         assert_eq!((guard(|| Ok(())), said().as_str()), (HologramStatus::Ok, "a\u{fffd}b"));
-        assert_eq!(std::thread::spawn(move || said()).join().unwrap(), "");
+        assert_eq!(std::thread::spawn(said).join().unwrap(), "");
     }
 }

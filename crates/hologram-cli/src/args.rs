@@ -3,7 +3,9 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
 mod embed;
+mod imatrix;
 mod load;
+mod lora;
 mod message;
 mod quantize;
 mod sampling;
@@ -16,7 +18,9 @@ use std::sync::{Mutex, PoisonError};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 pub use embed::{EmbedArgs, Pool, RerankArgs};
+pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
+pub use lora::LoraArgs;
 pub use message::print_help_or_reject;
 pub use quantize::QuantizeArgs;
 pub use sampling::{Kv, SamplingArgs};
@@ -60,6 +64,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Write a model in smaller types
     Quantize(QuantizeArgs),
+    /// Measure which columns of a model's matrices matter for a text, for `quantize --imatrix`
+    Imatrix(ImatrixArgs),
     /// Download models from Hugging Face
     Pull(PullArgs),
     /// List the models on this machine
@@ -238,6 +244,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
@@ -267,6 +275,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub lora: LoraArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -284,12 +294,14 @@ pub struct PerplexityArgs {
     /// Text file in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
-    /// Tokens per window; the second half of each window counts
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
-    pub ctx: u32,
+    /// Tokens per window; the second half of each window counts [default: 512, or the model's context if that is less]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object
@@ -325,6 +337,7 @@ const MAX_TEST: i64 = 1 << 20;
 #[command(mut_arg("device", |device| device.help("Device to measure: auto, cuda, cuda:N, metal, cpu")))]
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN).conflicts_with("shape")))]
 #[command(mut_arg("model", |model| model.conflicts_with("shape")))]
+#[command(mut_arg("lora", |lora| lora.conflicts_with("shape")))]
 pub struct BenchArgs {
     /// Other measurements
     #[command(subcommand)]
@@ -336,7 +349,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL,
-    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
+    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
     /// llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
@@ -372,6 +385,8 @@ pub struct BenchArgs {
     /// nothing, works on any machine
     #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "concurrency", "repetitions", "threads"])]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object per line
@@ -416,9 +431,11 @@ pub struct LogitsArgs {
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
     pub tokens: Vec<u32>,
-    /// Output file: float32 [tokens, vocabulary]
+    /// Output file: float32 [tokens, vocabulary]; - is standard output
     #[arg(long, value_name = "FILE.npy")]
     pub out: PathBuf,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

@@ -31,9 +31,6 @@ pub fn hint(message: &str, command: &str) -> Option<String> {
         let known = ALSO_KNOWN.iter().find(|(_, words)| words.contains(&word));
         return known.map(|(command, _)| format!("use `{command}`"));
     }
-    if command == "hologram bench" && message.ends_with("cannot be used with '[MODEL]'") {
-        return Some("one model at a time".into());
-    }
     // `-ngl 99` is read as `-n gl`.
     let layers = message.starts_with("invalid value 'gl' for '--max-tokens") || message.contains("'--n-gpu-layers'");
     if layers || message.contains("'--gpu-layers'") || message.contains("'--gpu'") {
@@ -42,6 +39,7 @@ pub fn hint(message: &str, command: &str) -> Option<String> {
     match (quoted("unexpected argument '")?, command) {
         ("-m" | "--model", "hologram") => Some("use `hologram run -m MODEL` or `hologram chat -m MODEL`".into()),
         (word, "hologram perplexity") if !word.starts_with('-') => Some(format!("use --file {word}")),
+        (word, "hologram bench") if !word.starts_with('-') => Some("one model at a time".into()),
         (word, "hologram run") if !word.starts_with('-') => Some("put the prompt in quotes".into()),
         _ => None,
     }

@@ -18,9 +18,10 @@ use clap::Parser;
 
 /// Runs the command with these words, of which the first is the program's name. Returns the exit status.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let result = match args::Cli::try_parse_from(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let result = match args::Cli::try_parse_from(&words) {
         Ok(cli) => commands::run(cli),
-        Err(e) => args::print_help_or_reject(&e),
+        Err(e) => args::print_help_or_reject(&e, &words),
     };
     match result {
         Ok(()) => {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use crate::status::status;
+
 /// An output file, which keeps its old content until the new content is complete.
 pub struct Output {
     /// The name as the user wrote it.
@@ -46,6 +48,20 @@ impl Output {
 /// Names the file, when it cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     Output::create(path)?.write(|out| out.write_all(bytes))
+}
+
+/// As [`write`], and reports what was written on standard error. `-` is standard output.
+///
+/// # Errors
+/// Those of [`write`], and when standard output fails.
+pub fn save(path: &Path, bytes: &[u8], what: &str) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        let mut out = std::io::stdout().lock();
+        return Ok(out.write_all(bytes).and_then(|()| out.flush())?);
+    }
+    write(path, bytes)?;
+    status!("wrote {} ({what})\n", path.display());
+    Ok(())
 }
 
 fn cannot_write(path: &Path) -> String {

@@ -161,8 +161,8 @@ fn system_texts() {
     rejected(&["chat", "-m", CHAT, "--system", "refuse"], 1, &[rejection]);
     let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], b"/system refuse\n");
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains(rejection));
-    let (_, err) = talk(&[], "/help\n/frob\n/regenerate\n/stats\n/system\n");
-    for said in ["/regenerate    generate", "unknown command /frob", "no reply yet", "no system prompt\n"] {
+    let (_, err) = talk(&[], "/help\n/stats\n/system\n");
+    for said in ["/regenerate    generate", "no reply yet", "no system prompt\n"] {
         assert!(err.contains(said), "{err}");
     }
 }
@@ -189,7 +189,18 @@ fn conversations_that_cannot_be() {
         message.contains("context holds 24") && message.contains("; /clear starts a new conversation\n"),
         "{message}"
     );
-    assert!(message.ends_with("hologram: 1 line got no reply because the context was full\n"), "{message}");
+    assert!(message.ends_with("hologram: 1 line failed\n"), "{message}");
+    // So does every other faulty line, while an unfinished message gets no reply.
+    let faulty = talk(&["--max-tokens", "3"], b"/frob\n/set temp hot\n/regenerate\n\nHi\n");
+    let message = text(&faulty.stderr);
+    assert!(faulty.status.code() == Some(1) && !faulty.stdout.is_empty(), "{message}");
+    for said in ["unknown command /frob; /help", "temp is hot", "no reply yet to generate again", "3 lines failed\n"] {
+        assert!(message.contains(said), "{message}");
+    }
+    let open = talk(&[], b"\"\"\"Hello\nthere\n");
+    let message = text(&open.stderr);
+    assert!(open.status.code() == Some(1) && open.stdout.is_empty(), "{message}");
+    assert!(message.ends_with("the input ends within a message: \"\"\" must end what \"\"\" begins\n"), "{message}");
     let bytes = talk(&[], b"caf\xe9\n");
     assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
     let folder = Folder::new("template");
@@ -338,6 +349,14 @@ fn perplexity_of_a_text() {
     let long = folder.write("long.txt", "The page and the model, once upon a time. ".repeat(80));
     let beyond = command(&["perplexity", CHAT, "--file", &long, "--device", "cpu", "--ctx", "600"]).output().unwrap();
     assert!(text(&beyond.stderr).contains("note: the model was trained for"), "{}", text(&beyond.stderr));
+    // Without --ctx a window is no longer than the model's context.
+    let mut model = fs::read(CHAT).unwrap();
+    let key = b"llama.context_length";
+    let at = model.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    model[at..at + 4].copy_from_slice(&100u32.to_le_bytes());
+    let model = folder.write("short.gguf", model);
+    let own = objects(&ok(&["perplexity", &model, "--file", &path, "--device", "cpu", "--json"])).remove(0);
+    assert_eq!((own["ctx"].as_u64(), own["windows"].as_u64()), (Some(100), Some(4)));
     let bytes = folder.write("bytes.txt", b"caf\xe9");
     rejected(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
     rejected(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);

@@ -340,6 +340,41 @@ fn embeddings_and_scores() {
     rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
     rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 1, &["is an encoder"]);
     rejected(&["bench", "-m", &bert, "--draft", "nothere"], 2, &["--draft needs --concurrency"]);
+    rejected(&["bench", "-m", &bert, "--speculate", "4"], 2, &["--speculate needs --concurrency"]);
+    let recurrent = fixture("qwen3-next");
+    let args = ["bench", "-m", &recurrent, "-p", "4", "-n", "4", "--concurrency", "1", "--speculate", "4"];
+    rejected(&args, 1, &["speculation is for models without recurrent layers"]);
+}
+
+/// What cannot be written is named, what is larger is noted, and what a killed process left is replaced.
+#[test]
+fn quantize_says_what_it_cannot_and_what_it_did() {
+    let folder = Folder::new("quantize");
+    let (small, large) = (folder.path("small.gguf"), folder.path("large.gguf"));
+    for (ty, message) in [
+        ("IQ2_XS", "IQ2_XS is read, but not written: choose one of F32"),
+        ("I2_S", "I2_S is read, but not written"),
+        ("Q9", "unknown type Q9: choose one of F32"),
+        ("Q4", "Q3_K, Q4_K and Q5_K mean their _M mixtures"),
+    ] {
+        rejected(&["quantize", LLAMA, &small, "--type", ty], 2, &[message]);
+    }
+    let quantize = |from: &str, to: &str, ty: &str| {
+        let output = command(&["quantize", from, to, "--type", ty]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let left = folder.write("small.gguf.partial", vec![b'x'; 10_000_000]);
+    let said = quantize(LLAMA, &small, "Q4_K");
+    assert!(said.contains("small.gguf: Q4_K_M, ") && !said.contains("note"), "{said}");
+    assert!(!Path::new(&left).exists());
+    let said = quantize(&small, &large, "F32");
+    assert!(said.contains("\nnote: the result is larger than its source"), "{said}");
+    assert!(ok(&["inspect", &small]).contains(" KB)"), "vectors are small");
+    // Another process that writes the same file has it locked.
+    let held = fs::File::create(&left).unwrap();
+    held.lock().unwrap();
+    rejected(&["quantize", LLAMA, &small, "--type", "Q8_0"], 1, &["cannot write", "another process is writing it"]);
 }
 
 /// A finished file takes the place of what was there, which must not be a pipe or a device.
@@ -409,6 +444,9 @@ fn bad_model_files_are_rejected() {
     assert!(ok(&["inspect", &folder.path("unknown.gguf")]).contains("cannot be run: "));
     assert!(!Path::new(&out).exists());
     rejected(&["logits", LLAMA, "--tokens", "1,99999", "--out", &out], 1, &["one is 99999", "below 384"]);
+    let piped = command(&["logits", LLAMA, "--tokens", "1", "--out", "-"]).current_dir(&folder.0).output().unwrap();
+    assert!(piped.status.success() && piped.stdout.starts_with(b"\x93NUMPY") && piped.stderr.is_empty());
+    assert!(!Path::new(&folder.path("-")).exists());
     rejected(
         &["logits", LLAMA, "--tokens", "1", "--out", &folder.path("no/folder.npy")],
         1,
@@ -513,7 +551,7 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
             &["logits", LLAMA],
             "the following required arguments were not provided: --tokens <IDS>, --out <FILE.npy>; see hologram logits --help\n",
         ),
-        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number, 0 or more\n"),
+        (&["bench", "-r", "x"], "hologram: invalid value 'x' for '-r <N>': it must be a whole number from 1 to 1000\n"),
         (&["run", "--temperature", "x"], "for '--temperature <T>': it must be a number\n"),
         (&["bench", "--shape", "gpt5"], "hologram: --shape is gpt5, but must be one of llama-8b, "),
         (&["bench", LLAMA, "--type", "Q4_0"], "--type sets the type of random weights and requires --shape"),

@@ -305,10 +305,15 @@ fn damaged_binary_programs_are_rejected() {
 #[test]
 fn check_warns_of_what_is_hardly_meant() {
     let folder = Folder::new("warnings");
-    let odd = folder.write("odd.atlas", "kernel odd(n: u32) workgroup(1) {\n\n  %x = mov.u32 1\n}\n");
+    let odd = folder.write("odd.atlas", "kernel odd(n: u32) workgroup(1) {\n\n  %x = mul.f32 0.5, 0xFF\n}\n");
     let output = command(&["check", &odd]).output().unwrap();
     assert!(output.status.success());
     assert_eq!(common::text(&output.stdout), format!("{odd}: odd is valid\n"));
-    let warnings = format!("warning: {odd}: nothing uses the parameter n\nwarning: {odd}, line 3: nothing reads %x\n");
+    let warnings = [
+        ": nothing uses the parameter n",
+        ", line 3: 0xff is the bits of the float 3.57e-43; write a number with a decimal point if that is not meant",
+        ", line 3: nothing reads %x",
+    ];
+    let warnings: String = warnings.iter().map(|warning| format!("warning: {odd}{warning}\n")).collect();
     assert_eq!(common::text(&output.stderr), warnings);
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hologram_backends::{Buffer, DType, Elementwise, Event, Lru};
 use hologram_isa::Type;
+use tracing::span::EnteredSpan;
 
 use crate::error::{CoreError, Result};
 use crate::executor::{Executor, OperationCache};
@@ -307,6 +308,11 @@ impl Executor {
         Ok(compiled.outputs.iter().filter_map(result).collect())
     }
 
+    /// The span of a list of launches that is given to the device. A GPU computes it later.
+    pub(crate) fn run_span(&self, launches: usize) -> EnteredSpan {
+        tracing::trace_span!("run", device = self.info().backend.name(), launches).entered()
+    }
+
     /// As [`Executor::run_once`], with the memories of the outputs: `own` returns each by number.
     pub(crate) fn run_into<'a, 'b>(
         &self,
@@ -315,6 +321,7 @@ impl Executor {
         find: impl Fn(NodeId) -> Option<&'a Tensor>,
     ) -> Result<(Event, Option<Buffer>)> {
         let backend = self.backend();
+        let _run = self.run_span(compiled.len());
         let arena = match compiled.arena_bytes {
             0 => None,
             bytes => Some(backend.allocate_buffer(bytes)?),

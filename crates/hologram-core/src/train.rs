@@ -1,5 +1,7 @@
 //! Training: a graph of a loss, its gradients, and an optimizer's step, compiled to one plan.
 
+mod files;
+
 use std::collections::HashMap;
 
 use hologram_backends::DType;
@@ -323,7 +325,12 @@ impl Trainer {
         let Some(place) = self.places.iter().find(|p| p.name == name) else {
             return Err(CoreError::Graph(format!("there is no parameter named {name}")));
         };
-        let line = self.state.slice(0, 0, 1)?.reshape(&[self.state.shape()[1]])?;
+        self.values(place, 0)
+    }
+
+    /// A parameter's part of a row of the state.
+    fn values(&self, place: &Place, row: usize) -> Result<Tensor> {
+        let line = self.state.slice(0, row, row + 1)?.reshape(&[self.state.shape()[1]])?;
         line.slice(0, place.start, place.start + place.len)?.reshape(&place.shape)
     }
 

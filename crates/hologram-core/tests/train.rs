@@ -81,6 +81,59 @@ fn narrow_computation_learns_nearly_as_well() -> Result<()> {
     Ok(())
 }
 
+/// A resumed training goes on as if it had not stopped; weights of a file start one.
+#[test]
+fn a_training_is_saved_and_resumed() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("hologram-train-{}.safetensors", std::process::id()));
+    let trainer = |len: usize, optimizer: Optimizer| {
+        let mut parameters = Parameters::new(3);
+        parameters.normal("w", &[2, len], 1.0)?;
+        parameters.full("b", &[2], 0.5)?;
+        let options = TrainOptions { optimizer, ..TrainOptions::default() };
+        Trainer::new(&Executor::open("cpu", None)?, &parameters, options, |g, weights| {
+            let x = g.full(DType::F32, &[Dim::Fixed(1), Dim::Fixed(len)], 1.0)?;
+            let y = g.linear(x, weights.get("w")?)?;
+            let y = g.add(y, weights.get("b")?)?;
+            let zero = g.full(DType::F32, &[Dim::Fixed(1), Dim::Fixed(2)], 0.0)?;
+            g.mse_loss(y, zero, LossReduction::Mean)
+        })
+    };
+    let values = |trainer: &Trainer| {
+        [trainer.parameter("w")?.to_vec::<f32>(), trainer.parameter("b")?.to_vec()]
+            .into_iter()
+            .collect::<Result<Vec<_>>>()
+    };
+    for optimizer in [Optimizer::adamw(0.1), Optimizer::sgd(0.9), Optimizer::sgd(0.0)] {
+        let mut first = trainer(3, optimizer)?;
+        (0..5).try_for_each(|_| first.step(0.1))?;
+        first.save(&path)?;
+        let mut second = trainer(3, optimizer)?;
+        second.load(&path)?;
+        assert_eq!(values(&first)?, values(&second)?);
+        (0..5).try_for_each(|_| first.step(0.1).and_then(|()| second.step(0.1)))?;
+        assert_eq!(values(&first)?, values(&second)?);
+    }
+    let mut other = trainer(4, Optimizer::sgd(0.0))?;
+    let before = values(&other)?;
+    let error = other.load(&path).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("w has shape [2, 3], but the parameter has [2, 4]"), "{error}");
+    assert_eq!(values(&other)?, before);
+    // Parameters alone, such as a model's weights.
+    let device = Executor::open("cpu", None)?;
+    let ones = |shape: &[usize]| hologram_core::Tensor::ones(&device, DType::F32, shape);
+    let mut weights = std::collections::BTreeMap::from([("w".to_string(), ones(&[2, 4])?)]);
+    for (tensor, message) in
+        [("b", "lacks the tensor b"), ("c", ""), ("d", "has the tensor c, which this training lacks")]
+    {
+        hologram_core::Tensor::save_safetensors(&weights, &path)?;
+        let error = other.load(&path).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains(message) && error.is_empty() == message.is_empty(), "{error}");
+        weights.insert(tensor.into(), ones(&[2])?);
+    }
+    assert_eq!(values(&other)?, [vec![1.0; 8], vec![1.0; 2]]);
+    std::fs::remove_file(path).map_err(|e| hologram_core::CoreError::Tensor(e.to_string()))
+}
+
 #[test]
 fn gradients_that_are_not_finite_change_nothing() -> Result<()> {
     let mut parameters = Parameters::new(0);

@@ -10,6 +10,7 @@ use crate::error::{LlmError, Result};
 use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
 use crate::gguf::GgufFile;
+use crate::lora::Adapter;
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
 use crate::random::{RandomWeights, Shape, WeightTypes};
@@ -71,7 +72,23 @@ impl Model {
         executor: &Executor,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model> {
+        Model::adapted(files, &[], executor, progress)
+    }
+
+    /// As [`Model::from_files_with`], with the effects of adapters added up. Their matrices lie beside the weights,
+    /// which may be quantized.
+    ///
+    /// # Errors
+    /// As [`Model::load`], or when an adapter is for another model.
+    pub fn adapted(
+        files: impl Into<ModelFiles>,
+        adapters: &[Adapter],
+        executor: &Executor,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model> {
         let files = files.into();
+        let (path, device) = (files.path().display(), executor.info().backend.name());
+        let _load = tracing::info_span!("load", model = %path, device).entered();
         let (config, end_tokens, bytes) = (files.config()?, files.end_tokens()?, files.tensor_bytes());
         // Layers have equal sizes, so their count gives the share of bytes.
         let mut progress = |part: usize, of: usize| {
@@ -81,10 +98,12 @@ impl Model {
         let layout = |format| executor.backend().policy().weight_layout(format);
         check_memory(executor, &files.path().display().to_string(), files.loaded_bytes(layout))?;
         let decoder = match &files {
-            ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file)?, &mut progress)?,
+            ModelFiles::Gguf(file) => {
+                Decoder::load(config, &FileWeights::new(executor, file)?, adapters, &mut progress)?
+            }
             ModelFiles::Folder(folder) => {
                 let names = &config.architecture.folder;
-                Decoder::load(config, &FolderWeights::new(executor, folder, names)?, &mut progress)?
+                Decoder::load(config, &FolderWeights::new(executor, folder, names)?, adapters, &mut progress)?
             }
         };
         let (executor, decoder) = (executor.clone(), Arc::new(decoder));
@@ -99,7 +118,7 @@ impl Model {
         let types = types.into();
         let weights = RandomWeights::new(executor, shape, types);
         check_memory(executor, &format!("{} in {}", shape.name, types.name()), weights.bytes())?;
-        let decoder = Arc::new(Decoder::load(shape.config(), &weights, &mut |_, _| ())?);
+        let decoder = Arc::new(Decoder::load(shape.config(), &weights, &[], &mut |_, _| ())?);
         Ok(Model {
             executor: executor.clone(),
             decoder,

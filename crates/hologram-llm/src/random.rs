@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use half::f16;
 use hologram_backends::{Binding, Codes, DType, GridType, LaunchConfig, Scales, Values};
 use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
@@ -195,8 +196,6 @@ impl WeightTypes {
     /// All choices: single formats, and llama.cpp's mixtures for Llama models.
     pub fn all() -> impl Iterator<Item = WeightTypes> {
         let plain = [DType::F32, DType::F16, DType::BF16].into_iter().chain(DType::BLOCKS).chain(DType::GRIDS);
-        // IQ1_M has the bits of its scale in four places.
-        let plain = plain.filter(|format| *format != DType::Grid(GridType::IQ1_M));
         let mixed = [DType::Q4_K, DType::Q5_K];
         let mixed = mixed.map(|most| WeightTypes { most, better: Some(DType::Q6_K) });
         plain.map(WeightTypes::from).chain(mixed)
@@ -418,6 +417,12 @@ fn random_values(
                 run(&fill_scale_bytes(format, at, count)?, blocks * count, &[0], f32::from(block[at]))?;
                 return Ok(tensor);
             }
+            if format == DType::Grid(GridType::IQ1_M) {
+                let scale = f16::from_f32(deviation * format.unit_numbers()[0]);
+                let blocks = elements / format.block_len();
+                run(&fill_iq1_m_scales()?, 4 * blocks, &[0], f32::from(scale.to_bits()))?;
+                return Ok(tensor);
+            }
             let unit = Factors::of(format).map_or(1.0, |factors| factors.numbers);
             for number in 0..format.numbers_at().len().max(1) {
                 let size = deviation * unit * format.unit_numbers()[number];
@@ -582,6 +587,32 @@ fn fill_scale_bytes(format: DType, at: usize, count: usize) -> std::result::Resu
             let place = b.add(start, which);
             let place = b.add(place, at as u32);
             let byte = b.cvt(Type::U32, size);
+            let byte = b.cvt(Type::U8, byte);
+            b.store(out, place, byte);
+        },
+    )
+}
+
+/// The scale of every block of `IQ1_M`, whose bits, `size`, are the high nibbles of four bytes. The low nibbles belong to
+/// the scales of runs and stay random.
+fn fill_iq1_m_scales() -> std::result::Result<Program, CoreError> {
+    per_item(
+        "random_iq1_m_scales",
+        Type::U8,
+        |_, i| i,
+        |b, out, i, hash, size| {
+            let (block, which) = (b.div(i, 4u32), b.rem(i, 4u32));
+            let start = b.mul(block, GridType::IQ1_M.bytes() as u32);
+            let place = b.mul(which, 2u32);
+            let place = b.add(place, 49u32);
+            let place = b.add(start, place);
+            let bits = b.cvt(Type::U32, size);
+            let shift = b.mul(which, 4u32);
+            let high = b.shr(bits, shift);
+            let high = b.shl(high, 4u32);
+            let low = b.and(hash, 15u32);
+            let byte = b.or(high, low);
+            let byte = b.and(byte, 255u32);
             let byte = b.cvt(Type::U8, byte);
             b.store(out, place, byte);
         },

@@ -10,7 +10,7 @@ use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
 use crate::kv::{BLOCK_SIZE, KvCache, Prefix};
-use crate::models::decoder::{Bucket, Decoder, Results};
+use crate::models::decoder::{Bucket, Decoder, Results, SumName};
 use crate::sampling::{Sampler, SamplerConfig};
 
 /// Options of a session.
@@ -82,6 +82,8 @@ pub struct Session {
     options: SessionOptions,
     /// Compiled plans. Sizes are rounded up to powers of two; each plan is compiled on first use.
     plans: HashMap<Bucket, Plan>,
+    /// The weights with sums in the plans that have them.
+    sum_names: Vec<SumName>,
     /// Cached answers of [`Decoder::prefers_fixed`], by tokens and precision.
     prefers_fixed: HashMap<(usize, Option<usize>), bool>,
     /// The step size that determines the precision of all steps.
@@ -137,7 +139,11 @@ enum Output<'a> {
     Tokens(&'a [SamplerConfig]),
     Both(&'a [SamplerConfig]),
     Hidden,
+    Sums,
 }
+
+/// Takes a weight's name, the sums of its squared columns, and the tokens that these are of.
+pub(crate) type EachSum<'a> = dyn FnMut(&str, &[f32], &[f32]) + 'a;
 
 /// The outputs of [`Session::rows`].
 pub(crate) struct Rows<'a> {
@@ -191,6 +197,7 @@ impl Session {
             cached,
             options,
             plans,
+            sum_names: Vec::new(),
             prefers_fixed,
             precision: None,
             last: None,
@@ -336,6 +343,27 @@ impl Session {
             (false, _) => Output::Logits,
         })?;
         Ok(Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] })
+    }
+
+    /// Computes tokens, at most `batch`, as an empty sequence, and calls `each` with every weight's name, the sums of its
+    /// squared columns and the number of tokens that these are of; for experts with those of all, one after another.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub(crate) fn sums(&mut self, tokens: &[u32], each: &mut EachSum<'_>) -> Result<()> {
+        self.truncate(0, 0);
+        self.set_inputs(&[Input { sequence: 0, tokens, logits: Logits::None }]);
+        self.run(Output::Sums)?;
+        let Some(plan) = self.last.and_then(|bucket| self.plans.get(&bucket)) else { return Ok(()) };
+        for SumName { name, of_experts } in &self.sum_names {
+            let squares = plan.read::<f32>(&format!("sum {name}"))?;
+            let counts = match of_experts {
+                true => plan.read::<f32>(&format!("count {name}"))?,
+                false => vec![tokens.len() as f32],
+            };
+            each(name, &squares, &counts);
+        }
+        Ok(())
     }
 
     /// The KV cache.
@@ -562,7 +590,10 @@ impl Session {
     /// the run.
     fn step(&mut self, range: Range<usize>, wanted: Range<usize>, output: Output<'_>) -> Result<()> {
         let requested = wanted.len();
-        let (tokens, outputs) = (self.bucket_size(range.len()), self.bucket_size(requested));
+        // Sums are over all tokens of a plan.
+        let exact = matches!(output, Output::Sums);
+        let tokens = if exact { range.len() } else { self.bucket_size(range.len()) };
+        let outputs = self.bucket_size(requested);
         let s = &mut self.scratch;
         if self.cache.has_states() {
             // Layers with states take the tokens of a sequence as one run.
@@ -597,22 +628,27 @@ impl Session {
         s.rows.extend(s.wanted[wanted.clone()].iter().map(|at| (at - range.start) as u32));
         self.cache.write_table(&mut s.table);
 
+        let _feed = tracing::trace_span!("feed", tokens = range.len(), outputs = requested).entered();
         let results = match output {
             Output::Tokens(_) if requested > 0 => Results::Tokens,
             Output::Both(_) if requested > 0 => Results::Both,
             Output::Hidden => Results::Hidden,
+            Output::Sums => Results::Sums,
             _ => Results::Logits,
         };
         let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
         let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens, precision);
-        let full =
-            input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
+        let full = exact
+            || input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
         let bucket = Bucket { tokens, full, outputs, results, precision };
         self.last = Some(bucket);
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {
-                let graph = self.decoder.graph(&self.executor, &self.cache, bucket)?;
+                let (graph, names) = self.decoder.graph_with_sums(&self.executor, &self.cache, bucket)?;
+                if exact {
+                    self.sum_names = names;
+                }
                 e.insert(graph.compile(&self.executor, &[])?)
             }
         };

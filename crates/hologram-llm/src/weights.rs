@@ -18,6 +18,11 @@ pub(crate) trait Weights {
     /// The target device.
     fn executor(&self) -> &Executor;
 
+    /// Whether they have the order of a folder of safetensors, which that of a GGUF file may differ from.
+    fn is_folder(&self) -> bool {
+        false
+    }
+
     /// A matrix, in the layout that the device's kernels read.
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor>;
 

@@ -14,6 +14,25 @@ const MODULE: &str = "model.layers.0.mlp.down_proj";
 const ROWS: usize = 32;
 const COLS: usize = 64;
 const GROUP: usize = 32;
+/// The values of NF4.
+const NF4: [f32; 16] = [
+    -1.0,
+    -0.6961928,
+    -0.52507305,
+    -0.3949175,
+    -0.28444138,
+    -0.18477343,
+    -0.09105004,
+    0.0,
+    0.0795803,
+    0.1609302,
+    0.2461123,
+    0.33791524,
+    0.44070983,
+    0.562617,
+    0.72295684,
+    1.0,
+];
 
 /// A copy of a folder, removed when dropped.
 struct Copy(PathBuf);
@@ -190,7 +209,35 @@ fn schemes() -> Vec<Scheme> {
         let scale = (1.0 + (scale % 8) as f32 / 8.0) * 2.0f32.powi(scale as i32 / 8 - 7);
         scale / 8.0 * if code < 8 { magnitude } else { -magnitude }
     }
+    // The values of NF4 are an equal part of a normal distribution each; the scales of the second folder are codes.
+    let state = |nested: Value| {
+        let mut state = json!({ "quant_type": "nf4", "blocksize": GROUP, "dtype": "bfloat16", "shape": [ROWS, COLS] });
+        state.as_object_mut().unwrap().extend(nested.as_object().unwrap().clone());
+        let bytes = state.to_string().into_bytes();
+        ("weight.quant_state.bitsandbytes__nf4".to_string(), "U8", vec![bytes.len()], bytes)
+    };
+    let nibbles = (0..ROWS * COLS / 2).map(|i| (code(i / 32, i % 32 * 2) << 4 | code(i / 32, i % 32 * 2 + 1)) as u8);
+    let nf4 = |absmax: Stored, more: Vec<Stored>| {
+        let codes = ("weight".into(), "U8", vec![ROWS * COLS / 2, 1], nibbles.clone().collect());
+        let map = ("weight.quant_map".into(), "F32", vec![16], f32s(&NF4));
+        [vec![codes, map, absmax], more].concat()
+    };
+    let of_blocks: Vec<f32> = by_row().map(|(r, g)| scale(r, g)).collect();
+    let plain = nf4(("weight.absmax".into(), "F32", vec![ROWS * GROUPS], f32s(&of_blocks)), vec![state(json!({}))]);
+    // Scale s = 2·(code - 128)/32 + 1/8.
+    let codes: Vec<u8> = of_blocks.iter().map(|s| (s * 16.0) as u8 + 126).collect();
+    let table: Vec<f32> = (0..256).map(|i| (i - 128) as f32 / 32.0).collect();
+    let nested = nf4(
+        ("weight.absmax".into(), "U8", vec![ROWS * GROUPS], codes),
+        vec![
+            ("weight.nested_quant_map".into(), "F32", vec![256], f32s(&table)),
+            ("weight.nested_absmax".into(), "F32", vec![ROWS * GROUPS / 16], f32s(&[2.0; ROWS * GROUPS / 16])),
+            state(json!({ "nested_blocksize": 16, "nested_offset": 0.125 })),
+        ],
+    );
     vec![
+        ("nf4", plain, method("bitsandbytes"), |r, c| NF4[code(r, c) as usize] * scale(r, c / GROUP)),
+        ("nf4-nested", nested, method("bitsandbytes"), |r, c| NF4[code(r, c) as usize] * scale(r, c / GROUP)),
         ("gptq", gptq, method("gptq"), asymmetric),
         ("awq", awq, method("awq"), asymmetric),
         ("pack-quantized", compressed, method("compressed-tensors"), symmetric),
@@ -245,6 +292,9 @@ fn damaged_scales_are_named() {
         (damage("fp8-blocks", "weight_scale_inv", None, nan), "has the invalid scale NaN"),
         (damage("fp8-blocks", "weight_scale_inv", Some(vec![4, 1]), |_| ()), "requires [2, 2]"),
         (damage("fp8-blocks", "weight", None, |bytes| bytes[70] = 0x7f), "has a NaN in row 1"),
+        (damage("nf4", "weight.absmax", None, nan), "has the invalid scale NaN"),
+        (damage("nf4-nested", "weight.nested_absmax", Some(vec![2]), |b| b.truncate(8)), "has 2 scales of 64 scales"),
+        (damage("nf4", "weight.quant_state.bitsandbytes__nf4", None, |b| b[0] = b'x'), "is not JSON"),
         (damage("nvfp4", "weight_scale", None, |bytes| bytes[3] = 0xff), "has the invalid scale NaN"),
         (damage("nvfp4", "weight_global_scale", None, nan), "has the invalid global scale NaN"),
     ] {

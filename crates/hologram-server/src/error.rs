@@ -45,6 +45,15 @@ impl ApiError {
         ApiError { code: Some("unsupported_parameter"), ..ApiError::invalid(param, message) }
     }
 
+    /// 400: this parameter must be one of these words.
+    pub fn none_of(param: impl Into<String>, words: &[&str]) -> ApiError {
+        let param = param.into();
+        let listed = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let one_of = if words.len() > 1 { "one of " } else { "" };
+        let message = format!("{param} must be {one_of}{listed}");
+        ApiError { code: Some("invalid_value"), ..ApiError::invalid(param, message) }
+    }
+
     /// 400: the request as a whole is at fault.
     pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)

@@ -119,9 +119,8 @@ impl Fields {
     /// When it is anything else.
     pub fn one_of(&mut self, field: &str, words: &[&'static str]) -> Result<Option<&'static str>> {
         let Some(text) = self.text(field)? else { return Ok(None) };
-        let listed = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
-        let reason = || ApiError::unsupported(self.name(field), format!("{} must be {listed}", self.name(field)));
-        words.iter().find(|word| **word == text).copied().map(Some).ok_or_else(reason)
+        let known = words.iter().find(|word| **word == text).copied();
+        known.map(Some).ok_or_else(|| ApiError::none_of(self.name(field), words))
     }
 
     /// Drops members that request nothing from the model, such as labels.

@@ -264,6 +264,13 @@ fn bad_requests_name_the_parameter() {
         let answer = server.post(path, &body).json();
         assert!(answer["error"]["message"].as_str().unwrap().starts_with(&begin), "{answer}");
     }
+    let role = chat(json!({"messages": [{"role": "robot", "content": "x"}]}));
+    let error = server.post("/v1/chat/completions", &role).json()["error"].clone();
+    let roles = "messages[0].role must be one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
+    assert_eq!((error["message"].as_str(), error["code"].as_str()), (Some(roles), Some("invalid_value")));
+    // An empty text begins with BOS, as on the command line.
+    let empty = server.post("/v1/completions", &completion(json!({"prompt": ""})));
+    assert_eq!((empty.status, &empty.json()["usage"]["prompt_tokens"]), (200, &json!(1)), "{}", empty.body);
     let other = server.post("/v1/chat/completions", &chat(json!({"model": "gpt-4o"})));
     assert_eq!((other.status, &other.json()["error"]["param"]), (404, &json!("model")));
     // It works after all that, also by its other name and without one.
@@ -363,6 +370,8 @@ fn embeddings_are_the_models_own() {
     for (body, param) in [
         (json!({}), "input"),
         (json!({"input": []}), "input"),
+        (json!({"input": " "}), "input"),
+        (json!({"input": ["x", ""]}), "input[1]"),
         (json!({"input": ["x", 1]}), "input[1]"),
         (json!({"input": "x", "dimensions": 1000000}), "dimensions"),
         (json!({"input": "x", "encoding_format": "int8"}), "encoding_format"),

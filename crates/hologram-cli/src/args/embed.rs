@@ -28,7 +28,7 @@ pub struct EmbedArgs {
     /// Whether vectors get length 1 [default: what the model's files say, else true]
     #[arg(long, value_name = "BOOL")]
     pub normalize: Option<bool>,
-    /// Output file: float32 [texts, width]; with --pooling none [tokens, width] [default: JSON on standard output]
+    /// Output file: float32 [texts, width]; with --pooling none [tokens, width] (- is standard output) [default: JSON]
     #[arg(long, value_name = "FILE.npy")]
     pub out: Option<PathBuf>,
     #[command(flatten)]

@@ -1,16 +1,41 @@
 //! The messages of the command-line parser, in one sentence.
 
+use std::ffi::OsString;
+
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
 use super::usage;
 
-/// Prints the requested help or version.
+/// Prints the requested help or version. `words` is the command line.
 ///
 /// # Errors
 /// A usage error in one sentence if the command line is wrong; an error if standard output fails.
-pub fn print_help_or_reject(error: &clap::Error) -> anyhow::Result<()> {
+pub fn print_help_or_reject(error: &clap::Error, words: &[OsString]) -> anyhow::Result<()> {
     if error.use_stderr() {
-        return usage(sentence(&error.render().to_string()));
+        return usage(sentence(&with_range(error, words).unwrap_or_else(|| error.render().to_string())));
     }
     Ok(error.print()?)
+}
+
+/// The message about a word that is no number, with the range that its option has. The parser names that only to a
+/// number outside of it.
+fn with_range(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else { return None };
+    if error.kind() != ErrorKind::ValueValidation || value.parse::<f64>().is_ok() {
+        return None;
+    }
+    let outside = i64::MAX.to_string();
+    let numbered = words.iter().map(|word| match word.to_str() {
+        Some(word) if word == value || word.starts_with('-') && word.ends_with(&format!("={value}")) => {
+            format!("{}{outside}", &word[..word.len() - value.len()]).into()
+        }
+        _ => word.clone(),
+    });
+    let other = super::Cli::try_parse_from(numbered).err()?;
+    let same = other.get(ContextKind::InvalidArg) == error.get(ContextKind::InvalidArg);
+    let message = other.render().to_string();
+    (same && message.contains(" is not in ")).then(|| message.replace(&outside, value))
 }
 
 /// Converts a message of clap, whose paragraphs are the error, tips and the usage, into one sentence.
@@ -19,6 +44,12 @@ fn sentence(text: &str) -> String {
     let error = paragraphs.next().unwrap_or_default();
     let mut lines = error.strip_prefix("error: ").unwrap_or(error).lines().map(str::trim);
     let mut sentence = plain(lines.next().unwrap_or_default());
+    // A second model of `bench` is taken for one of its subcommands.
+    let second =
+        sentence.strip_prefix("the subcommand '").and_then(|rest| rest.strip_suffix("' cannot be used with '[MODEL]'"));
+    if let Some(word) = second {
+        sentence = format!("unexpected argument '{word}'");
+    }
     let rest = lines.collect::<Vec<_>>().join(", ");
     if !rest.is_empty() {
         sentence += &format!(" {rest}");
@@ -55,7 +86,9 @@ fn plain(line: &str) -> String {
     ];
     let range = line.rsplit_once(" is not in ").and_then(|(start, range)| Some((start, range.split_once("..=")?)));
     if let Some((start, (least, most))) = range {
-        let start = start.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-');
+        // The value stands before the range once more.
+        let start = start.rsplit_once(": ").map_or(start, |(start, _)| start);
+        let start = format!("{start}: ");
         return format!("{start}it must be a whole number from {least} to {most}");
     }
     let found = words.iter().find_map(|(rust, said)| Some(line.strip_suffix(rust)?.to_string() + said));

@@ -7,17 +7,17 @@ use clap::Args;
 /// Options of `quantize`.
 #[derive(Args)]
 pub struct QuantizeArgs {
-    /// Model: a .gguf file, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
+    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face; best in F32, F16 or BF16
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// The .gguf file to write
     #[arg(value_name = "OUT")]
     pub out: PathBuf,
     /// Type or mixture: F32, F16, BF16, Q8_0, Q6_K, Q5_K_M, Q5_K_S, Q5_1, Q5_0, Q4_K_M, Q4_K_S, IQ4_XS, IQ4_NL, Q4_1,
-    /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0
+    /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0; Q3_K, Q4_K and Q5_K mean their _M mixtures
     #[arg(long = "type", value_name = "T")]
     pub ty: String,
-    /// Importance matrix: a GGUF file that llama-imatrix wrote
+    /// Importance matrix: a GGUF file of `hologram imatrix` or llama-imatrix
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
     /// Type of tensors whose names match, such as 'blk.0.*=Q8_0'; * is any text, the first match counts

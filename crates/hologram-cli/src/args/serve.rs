@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, OR_BUILT_IN, Pool};
+use super::{DeviceArgs, Kv, LoraArgs, OR_BUILT_IN, Pool, usage};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -35,12 +35,26 @@ impl From<Log> for hologram_server::log::Level {
 #[derive(Args, Clone)]
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
-    /// per step; the text is the same
-    #[arg(long, value_name = "HOW", default_value = "auto", allow_negative_numbers = true, value_parser = speculation)]
-    pub speculate: Speculation,
+    /// per step; the text is the same [default: auto]
+    #[arg(long, value_name = "HOW", allow_negative_numbers = true, value_parser = speculation)]
+    pub speculate: Option<Speculation>,
     /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<PathBuf>,
+}
+
+impl SpeculationArgs {
+    /// How tokens are guessed.
+    ///
+    /// # Errors
+    /// A usage error if one option forbids what the other wants.
+    pub fn chosen(&self) -> anyhow::Result<Speculation> {
+        let chosen = self.speculate.unwrap_or(Speculation::Auto);
+        if self.draft.is_some() && chosen == Speculation::Off {
+            return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
+        }
+        Ok(chosen)
+    }
 }
 
 fn speculation(text: &str) -> Result<Speculation, String> {
@@ -168,6 +182,8 @@ pub struct ServeArgs {
     /// beside lines for people]
     #[arg(long, value_name = "LEVEL", value_enum)]
     pub log: Option<Log>,
+    #[command(flatten)]
+    pub lora: LoraArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

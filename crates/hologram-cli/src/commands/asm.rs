@@ -9,7 +9,6 @@ use hologram_isa::binary;
 use super::program::{Source, read};
 use crate::args::{AsmArgs, DisasmArgs, usage};
 use crate::output;
-use crate::status::status;
 
 /// The default extension of binary programs.
 const ENDING: &str = "atlasb";
@@ -28,16 +27,11 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
         bail!("{} is already in binary form; `hologram disasm` prints it as text", args.file.display());
     }
     let bytes = binary::encode(&source.program(&args.file)?);
-    if args.out.as_deref() == Some(Path::new("-")) {
-        return Ok(std::io::stdout().lock().write_all(&bytes)?);
-    }
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension(ENDING));
     if out == args.file {
         bail!("the output would overwrite the source {}: give another file with -o", out.display());
     }
-    output::write(&out, &bytes)?;
-    status!("wrote {} ({} bytes)\n", out.display(), bytes.len());
-    Ok(())
+    output::save(&out, &bytes, &format!("{} bytes", bytes.len()))
 }
 
 /// Prints a binary program as text.

@@ -9,7 +9,7 @@ use anyhow::bail;
 use hologram_backends::{BackendType, KernelName};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, Speculation, WeightTypes};
+use hologram_llm::{Logits, Model, SHAPES, Session, SessionOptions, Shape, WeightTypes};
 use serde_json::json;
 
 use super::bench_bytes::{self, Reads};
@@ -19,7 +19,7 @@ use super::shipped;
 use crate::args::{BenchArgs, usage};
 use crate::capture::{self, Capture};
 use crate::status::status;
-use crate::text::{NAME, printable, shown};
+use crate::text::{NAME, printable, shown, size};
 use crate::trace::{self, Trace};
 
 /// One line of the table.
@@ -59,12 +59,12 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if args.model.given().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
         return usage("give the options of `bench ops` after it: hologram bench ops [OPTIONS]");
     }
-    if args.concurrency.is_none() && args.speculation.draft.is_some() {
-        return usage("--draft needs --concurrency, which measures the engine");
+    let of_engine =
+        [("--speculate", args.speculation.speculate.is_some()), ("--draft", args.speculation.draft.is_some())];
+    if let (None, Some((option, _))) = (args.concurrency, of_engine.iter().rfind(|option| option.1)) {
+        return usage(format!("{option} needs --concurrency, which measures the engine"));
     }
-    if args.speculation.draft.is_some() && args.speculation.speculate == Speculation::Off {
-        return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
-    }
+    args.speculation.chosen()?;
     if args.dry_run {
         return super::bench_dry::run(args).map(|()| Vec::new());
     }
@@ -85,7 +85,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name()))
         }
         None => {
-            let model = Model::from_files(shipped::open(args.model.given())?, &executor)?;
+            let model =
+                Model::adapted(shipped::open(args.model.given())?, &args.lora.open()?, &executor, &mut |_, _| ())?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }
@@ -160,12 +161,8 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if !args.json {
         let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
         writeln!(out, "{name} on {} ({}){workers}", info.backend, info.name)?;
-        let (weights, read) = (model.weight_bytes() as f64 / 1e6, weights as f64 / 1e6);
-        writeln!(
-            out,
-            "weights {weights:.1} MB, {read:.1} MB read per token; {bound} bandwidth {:.1} GB/s",
-            bandwidth / 1e9
-        )?;
+        let (weights, read) = (size(model.weight_bytes() as u64), size(weights as u64));
+        writeln!(out, "weights {weights}, {read} read per token; {bound} bandwidth {:.1} GB/s", bandwidth / 1e9)?;
         writeln!(
             out,
             "{:<width$} {:>12} {:>10} {:>10} {:>8} {:>7}",

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::bench::random_weights;
 use super::shipped;
 use crate::args::{BenchArgs, usage};
-use crate::text::{NAME, printable};
+use crate::text::{NAME, printable, size};
 
 /// Chips with their memory bandwidth in 10⁹ bytes per second, from Apple's "Tech Specs" of the Macs that have them; the
 /// highest if a chip comes with several.
@@ -61,7 +61,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let (model, name) = match random {
         Some((shape, types)) => (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name())),
         None => {
-            let model = Model::from_files(shipped::open(args.model.given())?, &executor)?;
+            let model =
+                Model::adapted(shipped::open(args.model.given())?, &args.lora.open()?, &executor, &mut |_, _| ())?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }
@@ -102,10 +103,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     writeln!(out, "{name}, planned for Apple GPUs: nothing ran")?;
     writeln!(
         out,
-        "a token takes {} launches ({} of them programs) for {layers} layers, {:.1} MB of weights and {:.2} GFLOP of matrix products",
+        "a token takes {} launches ({} of them programs) for {layers} layers, {} of weights and {:.2} GFLOP of matrix products",
         plan.launches,
         plan.programs,
-        bytes as f64 / 1e6,
+        size(bytes as u64),
         plan.flops as f64 / 1e9
     )?;
     writeln!(

@@ -44,7 +44,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     options.max_sequences = users as usize;
     options.max_waiting = users as usize;
     options.max_waiting_tokens = usize::MAX;
-    options.speculation = args.speculation.speculate;
+    options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, model.executor())?;
     let engine = Engine::with_draft(model.clone(), options, draft.as_ref())?;
     if engine.options().context < prompt + decode {

@@ -128,8 +128,8 @@ fn models() -> Line {
         Err(e) => (e.to_string(), json!({ "error": e.to_string() })),
         Ok(settings) => {
             let (all, folder) = (found(&settings.cache), at_home(&settings.cache));
-            let gigabytes = all.iter().map(|model| model.size).sum::<u64>() as f64 / 1e9;
-            let mut text = format!("{folder}: {} found, {gigabytes:.1} GB", text::counted(all.len(), "model"));
+            let size = text::size(all.iter().map(|model| model.size).sum());
+            let mut text = format!("{folder}: {} found, {size}", text::counted(all.len(), "model"));
             text += if settings.token.is_some() { ", with a token" } else { ", without a token" };
             text += if settings.offline { ", offline" } else { "" };
             let value = json!({

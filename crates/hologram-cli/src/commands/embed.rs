@@ -9,8 +9,7 @@ use hologram_llm::{Embedder, LlmError, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
-use crate::args::{DeviceArgs, EmbedArgs, RerankArgs, usage};
-use crate::status::status;
+use crate::args::{DeviceArgs, EmbedArgs, LoraArgs, RerankArgs, usage};
 use crate::text::read_input;
 
 /// Maximum bytes of a file of texts.
@@ -54,9 +53,8 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     };
     let values = vectors.concat();
     let shape = vec![values.len() / width.max(1), width];
-    crate::output::write(out, &npy::to_bytes(&Array::from_f32(shape.clone(), &values)))?;
-    status!("wrote {} (float32 {shape:?})\n", out.display());
-    Ok(())
+    let array = Array::from_f32(shape.clone(), &values);
+    crate::output::save(out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))
 }
 
 /// Runs `rerank`.
@@ -88,7 +86,7 @@ pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
 
 fn load(model: &Path, device: &DeviceArgs) -> anyhow::Result<Model> {
     let executor = device.open()?;
-    shipped::load(shipped::open(Some(model))?, &executor)
+    shipped::load(shipped::open(Some(model))?, &LoraArgs::default(), &executor)
 }
 
 /// The context for texts of this many tokens, within the model's.

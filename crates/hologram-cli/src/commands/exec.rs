@@ -96,7 +96,10 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     for (name, mut array, buffer) in results {
         backend.copy_from_buffer(&buffer, 0, &mut array.bytes)?;
         match outputs.get(name) {
-            Some(path) => crate::output::write(path, &npy::to_bytes(&array))?,
+            Some(path) => {
+                let what = format!("{} {:?}", array.ty, array.shape);
+                crate::output::save(path, &npy::to_bytes(&array), &what)?;
+            }
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use super::shipped;
 use crate::args::InspectArgs;
-use crate::text::{MESSAGE, NAME, counted, printable};
+use crate::text::{MESSAGE, NAME, counted, printable, size};
 
 /// Elements of an array to show.
 const SHOWN: usize = 6;
@@ -48,7 +48,7 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
     for (ty, tensors, bytes) in types(file) {
         // Mark unsupported types.
         let note = if ty.is_supported() { "" } else { ", cannot be run" };
-        writeln!(out, "  {:<8} {} ({:.1} MB){note}", ty.name, counted(tensors, "tensor"), bytes as f64 / 1e6)?;
+        writeln!(out, "  {:<8} {} ({}){note}", ty.name, counted(tensors, "tensor"), size(bytes as u64))?;
     }
     memory(&mut out, weights, parameters, config)
 }
@@ -112,20 +112,17 @@ fn memory(
     config: hologram_llm::Result<Config>,
 ) -> anyhow::Result<()> {
     writeln!(out, "\nmemory")?;
-    writeln!(out, "  weights: {:.1} MB ({:.1} million parameters)", weights as f64 / 1e6, parameters as f64 / 1e6)?;
+    writeln!(out, "  weights: {} ({:.1} million parameters)", size(weights), parameters as f64 / 1e6)?;
     match config {
         Ok(c) => {
             let context = c.context.min(4096);
             let bytes = c.kv_bytes_per_position(4);
-            let total = (bytes * context) as f64 / 1e6;
-            writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total:.1} MB for {context} positions")?;
+            let total = size((bytes * context) as u64);
+            writeln!(out, "  KV cache: {bytes} bytes per position in f32, {total} for {context} positions")?;
             if c.state_bytes() > 0 {
                 let recurrent = c.recurs.iter().filter(|recurs| **recurs).count();
-                let (layers, size) = (counted(c.layers, "layer"), c.state_bytes() as f64 / 1e6);
-                writeln!(
-                    out,
-                    "  state: {recurrent} of {layers} are recurrent, {size:.1} MB for a sequence of any length"
-                )?;
+                let (layers, size) = (counted(c.layers, "layer"), size(c.state_bytes() as u64));
+                writeln!(out, "  state: {recurrent} of {layers} are recurrent, {size} for a sequence of any length")?;
             }
             if c.latent.is_some() {
                 writeln!(out, "  attention to latent vectors: a position has one for all heads")?;

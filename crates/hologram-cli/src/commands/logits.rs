@@ -17,13 +17,13 @@ const BATCH: usize = 64;
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
     let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;
     let shape = vec![args.tokens.len(), model.config().vocab];
-    crate::output::write(&args.out, &npy::to_bytes(&Array::from_f32(shape.clone(), logits)))?;
-    status!("wrote {} (float32 {shape:?})\n", args.out.display());
+    let array = Array::from_f32(shape.clone(), logits);
+    crate::output::save(&args.out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))?;
     let broken = logits.iter().filter(|l| !l.is_finite()).count();
     if broken > 0 {
         status!("note: {broken} logits are NaN or infinite\n");

@@ -14,6 +14,7 @@ mod doctor;
 mod embed;
 mod exec;
 mod exec_help;
+mod imatrix;
 mod inspect;
 mod load;
 mod logits;
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Logits(args)) => logits::run(&args),
         Some(Command::Embed(args)) => embed::run(&args),
         Some(Command::Rerank(args)) => embed::rerank(&args),
+        Some(Command::Imatrix(args)) => imatrix::run(&args),
         Some(Command::Perplexity(args)) => perplexity::run(&args),
         Some(Command::Tokenize(args)) => tokenize::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args),
@@ -76,7 +78,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
             match Cli::try_parse_from(words) {
                 // A command with its own help.
                 Ok(cli) => run(cli),
-                Err(e) => print_help_or_reject(&e),
+                Err(e) => print_help_or_reject(&e, &[]),
             }
         }
     }

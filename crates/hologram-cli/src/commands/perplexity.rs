@@ -16,6 +16,9 @@ use crate::progress::Progress;
 use crate::status::status;
 use crate::text::{NAME, printable, read_file, read_input};
 
+/// Tokens of a window unless the command line says otherwise, as in llama.cpp.
+const DEFAULT_WINDOW: usize = 512;
+
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
 
@@ -31,13 +34,13 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     };
     let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &executor)?;
+    let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");
     }
     let tokens = tokenizer.encode(&text, true)?;
-    let size = args.ctx as usize;
+    let size = args.ctx.map_or(DEFAULT_WINDOW.min(model.config().context), |ctx| ctx as usize);
     ensure!(
         tokens.len() >= size,
         "{name} has {} tokens, fewer than a window of {size}: use a longer text or a smaller --ctx",

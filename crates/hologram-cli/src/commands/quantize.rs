@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use hologram_backends::DType;
+use hologram_llm::gguf::TensorType;
 use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
 use hologram_llm::{LlmError, ModelFiles};
 
@@ -13,6 +14,7 @@ use super::shipped;
 use crate::args::{QuantizeArgs, usage};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
+use crate::text::{shown, size};
 
 /// Signals that end the work.
 const ENDING: &[i32] = &[
@@ -29,7 +31,11 @@ const ENDING: &[i32] = &[
 pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
     let Some(recipe) = Recipe::from_name(&args.ty) else {
         let names = Recipe::ALL.map(|recipe| recipe.name).join(", ");
-        return usage(format!("unknown type {}: choose one of {names}", args.ty));
+        let why = match TensorType::from_name(&args.ty).filter(|ty| ty.is_supported()) {
+            Some(ty) => format!("{} is read, but not written", ty.name),
+            None => format!("unknown type {}", shown(&args.ty)),
+        };
+        return usage(format!("{why}: choose one of {names}; Q3_K, Q4_K and Q5_K mean their _M mixtures"));
     };
     let mut keep = Vec::new();
     for exception in &args.keep {
@@ -39,12 +45,7 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         };
         keep.push((pattern.to_string(), format));
     }
-    let file = match shipped::open(Some(&args.input))? {
-        ModelFiles::Gguf(file) => file,
-        ModelFiles::Folder(folder) => {
-            bail!("{} is a folder: only GGUF files can be quantized", folder.path().display())
-        }
-    };
+    let file = shipped::open(Some(&args.input))?;
     let mut options = QuantizeOptions { keep, ..QuantizeOptions::new(recipe) };
     if let Some(threads) = args.threads {
         options.threads = threads as usize;
@@ -67,8 +68,17 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         Err(LlmError::Stopped { .. }) => return Err(Interrupted.into()),
         done => done?,
     };
-    let (from, to) = (done.from as f64 / 1e6, done.to as f64 / 1e6);
-    status!("{}: {}, {to:.1} MB (from {from:.1} MB)\n", args.out.display(), recipe.name);
+    if let ModelFiles::Folder(folder) = &file
+        && !folder.path().join("tokenizer.json").is_file()
+    {
+        status!("note: the folder has no tokenizer.json, so {} has no tokenizer\n", args.out.display());
+    }
+    status!("{}: {}, {} (from {})\n", args.out.display(), recipe.name, size(done.to), size(done.from));
+    if done.to > done.from {
+        status!(
+            "note: the result is larger than its source, and what the source's types have lost does not come back\n"
+        );
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use signal_hook::consts::SIGINT;
 use super::shipped;
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{DeviceArgs, ProfileArgs, RunArgs, Think, usage};
+use crate::args::{DeviceArgs, LoraArgs, ProfileArgs, RunArgs, Think, usage};
 use crate::capture::{self, Capture};
 use crate::progress::Progress;
 use crate::status::{INTERRUPTED, Interrupted, status};
@@ -51,8 +51,9 @@ pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
     let device = DeviceArgs { device: "auto".into(), threads: None };
     let profile = ProfileArgs { profile: None, capture: None };
-    let settings =
-        Settings { options: &options, device: &device, profile: &profile, raw: true, think: Think::Show, json: false };
+    let (lora, options) = (&LoraArgs::default(), &options);
+    let (device, profile) = (&device, &profile);
+    let settings = Settings { options, lora, device, profile, raw: true, think: Think::Show, json: false };
     stream(None, SAMPLE_PROMPT, &settings)?;
     status!("{NEXT}");
     Ok(())
@@ -97,14 +98,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             text
         }
     };
-    let (device, profile) = (&args.device, &args.profile);
+    let (lora, device, profile) = (&args.lora, &args.device, &args.profile);
     let (raw, think, json) = (args.raw, args.think, args.json);
-    stream(model.as_deref(), &prompt, &Settings { options: &options, device, profile, raw, think, json })
+    stream(model.as_deref(), &prompt, &Settings { options: &options, lora, device, profile, raw, think, json })
 }
 
 /// How a prompt is continued.
 struct Settings<'a> {
     options: &'a GenerateOptions,
+    lora: &'a LoraArgs,
     device: &'a DeviceArgs,
     profile: &'a ProfileArgs,
     /// Whether the chat template is left out.
@@ -130,12 +132,12 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
 
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
-    let Settings { options, device, profile, raw, think, json } = *settings;
+    let Settings { options, lora, device, profile, raw, think, json } = *settings;
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
-    let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, &executor))?;
+    let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, lora, &executor))?;
     if model.config().bidirectional {
         return Err(LlmError::Encoder { path: model.config().name.clone().into() }.into());
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hologram_core::Executor;
-use hologram_llm::Speculation;
 use hologram_server::{End, Keys, Limits, Listen, Options, Server, Tls, log};
 
 use super::serve_models;
@@ -33,9 +32,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let entries = serve_models::entries(args)?;
-    if args.speculation.draft.is_some() && args.speculation.speculate == Speculation::Off {
-        return usage("--draft guesses tokens, which --speculate off forbids; give one of them");
-    }
+    // Before a model is loaded.
+    args.speculation.chosen()?;
     if let Some(Pool::None) = args.pooling {
         return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
     }

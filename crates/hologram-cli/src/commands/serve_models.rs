@@ -49,6 +49,7 @@ pub fn entries(args: &ServeArgs) -> anyhow::Result<Vec<Entry>> {
         let for_one = [
             ("--alias", !args.alias.is_empty()),
             ("--draft", args.speculation.draft.is_some()),
+            ("--lora", !args.lora.lora.is_empty()),
             ("--chat-template", args.chat_template.is_some()),
         ];
         if let Some((option, _)) = for_one.iter().find(|(_, given)| *given) {
@@ -126,7 +127,7 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
 
 fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let Settings { executor, args, template, max_loaded } = settings;
-    let model = Arc::new(shipped::load(shipped::open(entry.path.as_deref())?, executor)?);
+    let model = Arc::new(shipped::load(shipped::open(entry.path.as_deref())?, &args.lora, executor)?);
     let mut options = EngineOptions::for_model(&model);
     options.max_sequences = args.max_sequences.map_or(options.max_sequences, |n| n as usize);
     options.context = args.ctx.map_or(options.context, |n| n as usize);
@@ -136,7 +137,7 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
     options.deterministic = args.deterministic;
     options.prefix_cache = !args.no_prefix_cache;
-    options.speculation = args.speculation.speculate;
+    options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, executor)?;
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     let mut served = Served::with_draft(entry.names.clone(), model, options, template, draft.as_ref())?;

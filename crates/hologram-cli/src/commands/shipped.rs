@@ -9,7 +9,7 @@ use hologram_llm::{Model, ModelFiles};
 
 use super::models;
 use super::words::is_repository;
-use crate::args::{SpeculationArgs, usage};
+use crate::args::{LoraArgs, SpeculationArgs, usage};
 use crate::progress::Progress;
 
 /// Aligns the embedded file like a mapped one.
@@ -21,13 +21,15 @@ static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/rust-docs-
 /// The name shown instead of a path.
 const NAME: &str = "rust-docs-bitnet (shipped)";
 
-/// Loads a model, with a progress bar on a terminal.
+/// Loads a model with adapters, with a progress bar on a terminal.
 ///
 /// # Errors
-/// When the files are damaged or of an unknown kind, or the device lacks the memory.
-pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
+/// When the files are damaged or of an unknown kind, an adapter does not fit, or the device lacks the memory.
+pub fn load(files: ModelFiles, lora: &LoraArgs, executor: &Executor) -> anyhow::Result<Model> {
+    let adapters = lora.open()?;
     let mut progress = Progress::new("loading", "MB");
-    Ok(Model::from_files_with(files, executor, &mut |done, of| progress.at(done / 1_000_000, of / 1_000_000))?)
+    let mut at = |done, of| progress.at(done / 1_000_000, of / 1_000_000);
+    Ok(Model::adapted(files, &adapters, executor, &mut at)?)
 }
 
 /// The draft model, if one is given.
@@ -35,7 +37,7 @@ pub fn load(files: ModelFiles, executor: &Executor) -> anyhow::Result<Model> {
 /// # Errors
 /// As [`open`] and [`load`].
 pub fn draft(args: &SpeculationArgs, executor: &Executor) -> anyhow::Result<Option<Model>> {
-    args.draft.as_deref().map(|path| load(open(Some(path))?, executor)).transpose()
+    args.draft.as_deref().map(|path| load(open(Some(path))?, &LoraArgs::default(), executor)).transpose()
 }
 
 /// A model's files: the given ones, or the built-in model.

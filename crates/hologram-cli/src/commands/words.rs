@@ -20,7 +20,7 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
             usage(format!("-m already names a model: {} is another; one model at a time", shown(word)))
         }
         (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
-        (None, [word]) if is_model(word) => Ok((Some(word.into()), None)),
+        (None, [word]) if is_model(word) || is_repository(word) => Ok((Some(word.into()), None)),
         (None, [text]) => Ok((None, Some(text.clone()))),
         (None, [first, text]) if is_model(first) || is_repository(first) => {
             Ok((Some(first.into()), Some(text.clone())))
@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(given(&[folder], None), ok(Some(folder), None));
         assert_eq!(given(&["hf:org/model"], None), ok(Some("hf:org/model"), None));
         assert_eq!(given(&["https://hf.co/a/b", "Hi"], None), ok(Some("https://hf.co/a/b"), Some("Hi")));
+        assert_eq!(given(&["org/model"], None), ok(Some("org/model"), None));
         assert_eq!(given(&["org/model", "Hi"], None), ok(Some("org/model"), Some("Hi")));
         assert_eq!(given(&["Hi"], Some("m.gguf")), ok(Some("m.gguf"), Some("Hi")));
         assert_eq!(given(&["other.gguf"], Some("m.gguf")), ok(Some("m.gguf"), Some("other.gguf")));

@@ -251,6 +251,8 @@ impl Graph {
         }
         let bounds = Bounds { graph: self, max };
         let backend = executor.backend();
+        let device = executor.info().backend.name();
+        let _compile = tracing::debug_span!("compile", device, nodes = self.nodes.len()).entered();
         let steps = self.steps();
         let groups = if options.native { self.groups(&bounds, &steps, backend) } else { Vec::new() };
         let units = units(&steps, &groups);

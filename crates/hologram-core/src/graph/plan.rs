@@ -155,6 +155,7 @@ impl Plan {
 
     fn enqueue(&mut self) -> Result<hologram_backends::Event> {
         let backend = self.executor.backend();
+        let _run = self.executor.run_span(self.launches());
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
             backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
         }

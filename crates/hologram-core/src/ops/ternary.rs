@@ -1,7 +1,7 @@
-//! Ternary weights for training, as BitNet b1.58 rounds them (Ma et al., 2024, arXiv:2402.17764).
+//! Ternary weights and 8-bit activations for training, as BitNet b1.58 rounds them (Ma et al., 2024, arXiv:2402.17764).
 
 use super::Reduction;
-use crate::error::Result;
+use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 
 impl Graph {
@@ -22,6 +22,36 @@ impl Graph {
             let codes = g.clip_scalar(codes, -1.0, 1.0)?;
             let rounded = g.mul(codes, scale)?;
             g.straight_through(w, rounded)
+        })
+    }
+
+    /// Floats whose rows, along the last dimension, are rounded as [`Graph::quantize`] rounds a row that is one group:
+    /// to multiples of a / 127, with a = max(max|x|, `floor`). The gradient passes straight through to `x`, so a model
+    /// trains with the activations that it will have.
+    ///
+    /// # Errors
+    /// When `x` is no float or a scalar, or the floor is not finite and above 0.
+    pub fn round_activations(&mut self, x: NodeId, floor: f32) -> Result<NodeId> {
+        self.called("round_activations", |g| {
+            let ty = g.operand("round_activations", x)?.ty.clone();
+            let shape = ty.shape.clone();
+            let (Some(last), true) = (shape.len().checked_sub(1), floor > 0.0 && floor.is_finite()) else {
+                let reason = "takes rows of floats and a finite floor above 0".into();
+                let operands = ty.to_string();
+                return Err(CoreError::Operands { op: "round_activations", reason, operands });
+            };
+            let free = g.detach(x)?;
+            let size = g.abs(free)?;
+            let greatest = g.reduce(size, Reduction::Max, last)?;
+            let greatest = g.max_scalar(greatest, floor.into())?;
+            let full = g.full(ty.format, &[], 127.0)?;
+            let (inverse, scale) = (g.div(full, greatest)?, g.div(greatest, full)?);
+            let inverse = g.unreduced(inverse, last, &shape)?;
+            let codes = g.mul(free, inverse)?;
+            let codes = g.round(codes)?;
+            let scale = g.unreduced(scale, last, &shape)?;
+            let rounded = g.mul(codes, scale)?;
+            g.straight_through(x, rounded)
         })
     }
 }

@@ -15,7 +15,7 @@ pub struct Warning {
 }
 
 /// Likely mistakes in a verified program, in text order: unused parameters, shared arrays and results, unreachable
-/// statements, loops that never run, integer divisions by the constant 0.
+/// statements, loops that never run, integer divisions by the constant 0, floats whose bits are a small number.
 pub fn lint(program: &Program) -> Vec<Warning> {
     let mut linter = Linter {
         program,
@@ -45,6 +45,16 @@ pub fn lint(program: &Program) -> Vec<Warning> {
     });
     let header = unused.chain(unread).map(|message| Warning { line: 0, message });
     header.chain(warnings).collect()
+}
+
+/// The value of a float constant that is closer to 0 than normal floats are, as small hexadecimal digits give.
+fn subnormal(ty: Type, bits: u64) -> Option<String> {
+    let (single, double) = (f32::from_bits(bits as u32), f64::from_bits(bits));
+    match ty {
+        Type::F32 if single.is_subnormal() => Some(format!("{single:e}")),
+        Type::F64 if double.is_subnormal() => Some(format!("{double:e}")),
+        _ => None,
+    }
 }
 
 struct Linter<'a> {
@@ -106,6 +116,12 @@ impl Linter<'_> {
     fn inst(&mut self, inst: &Inst, line: u32) {
         for arg in &inst.args {
             self.read(*arg);
+            if let Operand::Const(ty, bits) = *arg
+                && let Some(value) = subnormal(ty, bits)
+            {
+                let as_number = "write a number with a decimal point if that is not meant";
+                self.warn(line, format!("{bits:#x} is the bits of the float {value}; {as_number}"));
+            }
         }
         let signature = inst.op.info().signature;
         match inst.memory {

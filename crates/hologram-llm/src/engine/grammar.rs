@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
 
 use crate::model::Model;
 use crate::tokenizer::TokenType;
@@ -24,6 +25,10 @@ const MAX_COMPILING: usize = 2;
 
 /// Compiled constraints that are kept.
 const MAX_KEPT: usize = 32;
+
+/// White space between the tokens of JSON: a space, or a new line with its indentation. More would let a model write
+/// blanks for ever.
+const WHITESPACE: &str = r"\x20|(\r?\n){1,2}[\x20\t]{0,40}";
 
 /// Compiles constraints for one model.
 #[derive(Default)]
@@ -122,9 +127,13 @@ fn factory(model: &Model) -> Result<Arc<ParserFactory>, String> {
         Some(TokenType::Normal | TokenType::UserDefined | TokenType::Byte) => tokenizer.token_bytes(id),
         _ => Vec::new(),
     };
-    let words: Vec<Vec<u8>> = (0..vocab).map(word).collect();
+    factory_of(&(0..vocab).map(word).collect::<Vec<_>>(), *first, &ends)
+}
+
+/// A vocabulary of these words as a tree; texts end with one of `ends`.
+fn factory_of(words: &[Vec<u8>], end: u32, ends: &[u32]) -> Result<Arc<ParserFactory>, String> {
     let build = || -> Result<ParserFactory, String> {
-        let trie = TokTrie::from(&TokRxInfo::new(vocab, *first), &words).with_eos_tokens(&ends);
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words).with_eos_tokens(ends);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| e.to_string())?;
         factory.quiet().limits_mut().verbose_errors = false;
@@ -139,10 +148,10 @@ fn factory(model: &Model) -> Result<Arc<ParserFactory>, String> {
 impl Grammar {
     fn compile(constraint: &Constraint, factory: &ParserFactory) -> Result<Grammar, String> {
         let grammar = match constraint {
-            Constraint::JsonObject => TopLevelGrammar::from_json_schema(serde_json::json!({"type": "object"})),
-            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Constraint::JsonObject => TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}))),
+            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(spaced(schema.clone())),
             Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Constraint::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Constraint::Lark(grammar) => TopLevelGrammar::from_lark(spaced_lark(grammar)?),
         };
         let mut matcher = Matcher::new(factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
@@ -153,7 +162,7 @@ impl Grammar {
             return Err(warning);
         }
         // Some faults show only when a token is wanted.
-        let mask = matcher.compute_mask_or_eos().map_err(|e| e.to_string())?;
+        let mask = matcher.compute_mask_or_eos().map_err(|e| sentence(&e.to_string()))?;
         if mask.is_zero() {
             return Err("no text fulfils it".into());
         }
@@ -167,7 +176,7 @@ impl Grammar {
 
     /// Forbids all tokens that cannot follow.
     pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
-        let mask: SimpleVob = guarded(|| self.matcher.compute_mask_or_eos().map_err(|e| e.to_string()))?;
+        let mask: SimpleVob = guarded(|| self.matcher.compute_mask_or_eos().map_err(|e| sentence(&e.to_string())))?;
         for (logit, id) in logits.iter_mut().zip(0..) {
             if !mask.is_allowed(id) {
                 *logit = f32::NEG_INFINITY;
@@ -178,12 +187,35 @@ impl Grammar {
 
     /// Takes the next token of the text. Returns whether the text is complete: nothing can follow.
     pub fn take(&mut self, id: u32) -> Result<bool, String> {
-        guarded(|| self.matcher.consume_token(id).map_err(|e| e.to_string()))?;
+        guarded(|| self.matcher.consume_token(id).map_err(|e| sentence(&e.to_string())))?;
         match self.matcher.get_error() {
-            Some(error) => Err(error),
+            Some(error) => Err(sentence(&error)),
             None => Ok(self.matcher.is_stopped()),
         }
     }
+}
+
+/// A schema with the bound of white space.
+fn spaced(mut schema: Value) -> Value {
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
+    if let Value::Object(object) = &mut schema {
+        object.insert("x-guidance".into(), json!({"whitespace_pattern": WHITESPACE}));
+    }
+    schema
+}
+
+/// A grammar whose schemas have the bound of white space.
+fn spaced_lark(grammar: &str) -> Result<String, String> {
+    let (mut out, mut done) = (String::with_capacity(grammar.len()), 0);
+    limits::scan_lark(grammar, |place, schema| {
+        out += &grammar[done..place.start];
+        out += &format!(" {}", spaced(schema));
+        done = place.end;
+        Ok(())
+    })?;
+    Ok(out + &grammar[done..])
 }
 
 /// A message of the grammar's library in one sentence, without what only its own callers can do.
@@ -195,6 +227,9 @@ fn sentence(error: &str) -> String {
         let reason = error.lines().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or("it cannot be read");
         return format!("a regular expression in it is faulty: {reason}");
     }
+    if error.contains("NoExtensionBias") {
+        return "the model's vocabulary cannot write a text that fulfils it".into();
+    }
     let line = error.lines().find(|line| !line.trim().is_empty()).unwrap_or("it cannot be compiled").trim();
     line.chars().take(300).collect()
 }
@@ -202,4 +237,63 @@ fn sentence(error: &str) -> String {
 /// A fault of the grammar's library must not end the engine.
 fn guarded<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("the grammar failed".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vocabulary of single bytes, of which some are missing, and the end.
+    fn bytes(missing: &[u8]) -> Arc<ParserFactory> {
+        let byte = |byte| if missing.contains(&byte) { Vec::new() } else { vec![byte] };
+        let words: Vec<Vec<u8>> = (0..=255).map(byte).chain([b"\xff</s>".to_vec()]).collect();
+        factory_of(&words, 256, &[256]).unwrap()
+    }
+
+    /// How many bytes of a text fulfil a constraint.
+    fn accepted(constraint: &Constraint, text: &str) -> usize {
+        let mut grammar = Grammar::compile(constraint, &bytes(&[])).unwrap();
+        let allowed = |grammar: &mut Grammar, byte: u8| {
+            let mut logits = [0.0; 257];
+            grammar.mask(&mut logits).is_ok_and(|()| logits[usize::from(byte)] == 0.0)
+        };
+        text.bytes().take_while(|byte| allowed(&mut grammar, *byte) && grammar.take((*byte).into()).is_ok()).count()
+    }
+
+    #[test]
+    fn blanks_in_json_are_bounded() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+        let lark = format!("start: \"<\" v \">\"\nv: %json {schema}\n");
+        let free = Constraint::JsonSchema(json!(true));
+        for (constraint, before) in [
+            (Constraint::JsonObject, ""),
+            (Constraint::JsonSchema(schema), ""),
+            (Constraint::Lark(lark), "<"),
+            (free, ""),
+        ] {
+            for text in ["{ \"a\" : 1 }", "{\"a\":1}", "{\n    \"a\": 1\n}", "{\r\n\t\"a\": 1\r\n}"] {
+                let text = format!("{before}{text}");
+                assert_eq!(accepted(&constraint, &text), text.len(), "{constraint:?} {text:?}");
+            }
+            for blanks in [" ".repeat(100), "\n".repeat(100), format!("\n{}", "\t".repeat(100)), " \n".repeat(100)] {
+                let text = format!("{before}{{{blanks}\"a\"");
+                assert!(accepted(&constraint, &text) < 50, "{constraint:?} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_that_cannot_write_it_is_named() {
+        let reason = Grammar::compile(&Constraint::JsonObject, &bytes(b"{")).err();
+        assert_eq!(reason.as_deref(), Some("the model's vocabulary cannot write a text that fulfils it"));
+        // Only after some tokens.
+        let mut grammar = Grammar::compile(&Constraint::JsonObject, &bytes(b"\"}")).unwrap();
+        grammar.take(u32::from(b'{')).unwrap();
+        let reason = (0..200).find_map(|_| {
+            let mut logits = [0.0; 257];
+            let failed = grammar.mask(&mut logits).err();
+            failed.or_else(|| grammar.take(logits.iter().position(|logit| *logit == 0.0)? as u32).err())
+        });
+        assert_eq!(reason.as_deref(), Some("the model's vocabulary cannot write a text that fulfils it"));
+    }
 }

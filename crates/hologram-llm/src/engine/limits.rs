@@ -3,6 +3,8 @@
 //! Compiling takes quadratic time in the optional properties of an object, and exponential time in the patterns that a
 //! text has to match at once.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::request::Constraint;
@@ -152,6 +154,21 @@ fn is_pattern(key: &str) -> bool {
 /// Schemas within a grammar have the limits of others. `&` and `~` between expressions make one text match several.
 fn check_lark(grammar: &str) -> Result<(), String> {
     check_bytes(grammar.len())?;
+    let intersections = scan_lark(grammar, |_, schema| check_schema(&schema))?;
+    if intersections > MAX_PATTERNS {
+        return Err(format!("has {intersections} operators & and ~, more than {MAX_PATTERNS}"));
+    }
+    Ok(())
+}
+
+/// Calls `visit` with the place and value of each schema after `%json`. Returns the number of operators `&` and `~`.
+///
+/// # Errors
+/// When a schema is missing after `%json`, and those of `visit`.
+pub(super) fn scan_lark(
+    grammar: &str,
+    mut visit: impl FnMut(Range<usize>, Value) -> Result<(), String>,
+) -> Result<usize, String> {
     let (mut rest, mut intersections) = (grammar, 0);
     while let Some(at) = rest.find(['"', '/', '&', '~', '%']) {
         let (token, after) = rest[at..].split_at(1);
@@ -164,7 +181,8 @@ fn check_lark(grammar: &str) -> Result<(), String> {
                 Some(schema) => {
                     let mut values = serde_json::Deserializer::from_str(schema).into_iter::<Value>();
                     let value = values.next().and_then(Result::ok).ok_or("has no schema after %json")?;
-                    check_schema(&value)?;
+                    let start = grammar.len() - schema.len();
+                    visit(start..start + values.byte_offset(), value)?;
                     &schema[values.byte_offset()..]
                 }
                 None => after,
@@ -173,10 +191,7 @@ fn check_lark(grammar: &str) -> Result<(), String> {
             quote => skip_quoted(after, quote),
         };
     }
-    if intersections > MAX_PATTERNS {
-        return Err(format!("has {intersections} operators & and ~, more than {MAX_PATTERNS}"));
-    }
-    Ok(())
+    Ok(intersections)
 }
 
 /// The text after a quoted one.

@@ -4,6 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use tracing::Span;
+use tracing::field::Empty;
+
 use super::events::{Event, Failure, Sender};
 use super::grammar::Grammar;
 use super::lock;
@@ -47,6 +50,8 @@ pub(super) struct Waiting {
     pub grammar: Option<Grammar>,
     pub sender: Sender,
     pub submitted: Instant,
+    /// From here to the end of the request.
+    pub span: Span,
 }
 
 /// What the engine's users and its thread share.
@@ -99,6 +104,12 @@ impl Queue {
         sender: Sender,
         options: &EngineOptions,
     ) -> Result<(), SubmitError> {
+        let span = tracing::debug_span!(
+            "request",
+            prompt_tokens = request.prompt.len(),
+            cached_tokens = Empty,
+            generated_tokens = Empty
+        );
         let mut state = lock(&self.state);
         match state.phase {
             Phase::Running => {}
@@ -116,7 +127,7 @@ impl Queue {
         let number = state.submitted;
         state.submitted += 1;
         state.tokens = tokens;
-        state.waiting.push_back(Waiting { number, request, grammar, sender, submitted: Instant::now() });
+        state.waiting.push_back(Waiting { number, request, grammar, sender, submitted: Instant::now(), span });
         drop(state);
         self.bell.ring();
         Ok(())

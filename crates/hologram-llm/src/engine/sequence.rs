@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::Span;
+
 use crate::error::LlmError;
 use crate::generate::Finish;
 use crate::model::Model;
@@ -45,6 +47,7 @@ pub(super) struct Sequence {
     submitted: Instant,
     started: Instant,
     first_token: Option<Instant>,
+    pub span: Span,
 }
 
 /// How a sequence ended, as its reader knows.
@@ -60,7 +63,7 @@ const MAX_PREEMPTIONS: u32 = 3;
 impl Sequence {
     /// A sequence that starts now. `cached`: tokens of the prompt in the cache.
     pub fn start(waiting: Waiting, context: usize) -> Sequence {
-        let Waiting { number, request, grammar, sender, submitted } = waiting;
+        let Waiting { number, request, grammar, sender, submitted, span } = waiting;
         let decoder = if request.show_control { TokenDecoder::with_control() } else { TokenDecoder::new() };
         Sequence {
             number,
@@ -82,6 +85,7 @@ impl Sequence {
             submitted,
             started: Instant::now(),
             first_token: None,
+            span,
             request,
         }
     }
@@ -264,14 +268,22 @@ impl Sequence {
                 self.sender.send(Event::Token { ids: Vec::new(), text, logprobs: Vec::new() });
             }
         }
+        self.record();
         let (usage, timings) = (self.usage(), self.timings());
         self.sender.send(Event::Finished { reason, stop, usage, timings });
         End::Finished
     }
 
     pub fn fail(&mut self, failure: Failure) -> End {
+        self.record();
         self.sender.send(Event::Failed(failure));
         End::Failed
+    }
+
+    /// Adds what is known at the end to the span.
+    fn record(&self) {
+        let Usage { cached_tokens, generated_tokens, .. } = self.usage();
+        self.span.record("cached_tokens", cached_tokens).record("generated_tokens", generated_tokens);
     }
 
     fn usage(&self) -> Usage {

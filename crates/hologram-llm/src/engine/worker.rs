@@ -464,8 +464,15 @@ impl Worker {
             wants_logits |= s.needs_logits();
             configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));
         }
+        let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
         self.stats.steps += 1;
-        self.stats.step_tokens += inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
+        self.stats.step_tokens += tokens;
+        let span = tracing::trace_span!("step", sequences = inputs.len(), tokens).entered();
+        if !span.is_disabled() {
+            for item in &self.step {
+                span.follows_from(&running[item.at].span);
+            }
+        }
         let rows = self.session.rows(&inputs, &configs, wants_logits);
         let in_step = started.elapsed();
         if !self.step.iter().any(|item| item.guessed.is_empty() && item.count > 1) {

@@ -101,6 +101,11 @@ impl TensorType {
         BLOCKS.iter().chain(&OTHERS).find(|t| t.id == id)
     }
 
+    /// The type with this name, in any case.
+    pub fn from_name(name: &str) -> Option<&'static TensorType> {
+        BLOCKS.iter().chain(&OTHERS).find(|t| t.name.eq_ignore_ascii_case(name))
+    }
+
     /// The type of a format; `None` if files do not have it.
     pub fn of(format: DType) -> Option<&'static TensorType> {
         BLOCKS.iter().chain(&OTHERS).find(|t| t.format == Some(format))

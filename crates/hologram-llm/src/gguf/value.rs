@@ -178,11 +178,11 @@ impl Strings {
         Strings { map, starts: starts.into() }
     }
 
-    /// Strings from memory, in the encoding of a file.
+    /// Strings from memory, for a file that is to be written.
     ///
     /// # Errors
     /// When memory runs out.
-    pub(crate) fn from_texts(texts: &[&str]) -> std::io::Result<Strings> {
+    pub fn from_texts(texts: &[&str]) -> std::io::Result<Strings> {
         let bytes: usize = texts.iter().map(|t| t.len() + 8).sum();
         let mut map = memmap2::MmapMut::map_anon(bytes.max(1))?;
         let (mut starts, mut at) = (Vec::with_capacity(texts.len()), 0);
@@ -233,7 +233,7 @@ pub struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    pub(super) fn new(ty: ValueType, bytes: &'a [u8]) -> Option<Numbers<'a>> {
+    pub(crate) fn new(ty: ValueType, bytes: &'a [u8]) -> Option<Numbers<'a>> {
         Some(Numbers { ty, size: ty.size()?, bytes })
     }
 

@@ -1,10 +1,10 @@
 //! Writes GGUF files (version 3), tensor by tensor.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use super::{TensorType, Value, ValueType};
+use super::{FileBytes, GgufFile, TensorType, Value, ValueType};
 use crate::error::{LlmError, Result};
 
 /// The alignment of tensor data, GGUF's default.
@@ -29,8 +29,8 @@ impl NewTensor {
     }
 }
 
-/// A GGUF file that is being written, under another name until [`GgufWriter::finish`]. Dropped before that, it is
-/// removed.
+/// A GGUF file that is being written, under its name with `.partial` until [`GgufWriter::finish`]. Dropped before that,
+/// it is removed; one that a killed process left is replaced.
 pub struct GgufWriter {
     path: PathBuf,
     partial: PathBuf,
@@ -51,46 +51,16 @@ impl GgufWriter {
         tensors: &[NewTensor],
     ) -> Result<GgufWriter> {
         let path = path.into();
-        let mut header = Vec::new();
-        let (mut count, mut pairs) = (0u64, Vec::new());
-        for (key, value) in metadata {
-            text(&mut pairs, key.as_bytes());
-            put(&mut pairs, &value);
-            count += 1;
-        }
-        header.extend(b"GGUF");
-        header.extend(3u32.to_le_bytes());
-        header.extend((tensors.len() as u64).to_le_bytes());
-        header.extend(count.to_le_bytes());
-        header.extend(pairs);
-        let (mut offset, mut sizes) = (0u64, Vec::with_capacity(tensors.len()));
-        for tensor in tensors {
-            let Some(bytes) = tensor.bytes() else {
-                let reason = format!(
-                    "tensor {} of shape {:?} is not whole blocks of {}",
-                    tensor.name, tensor.shape, tensor.ty.name
-                );
-                return Err(LlmError::BadFile { path, reason });
-            };
-            text(&mut header, tensor.name.as_bytes());
-            header.extend((tensor.shape.len() as u32).to_le_bytes());
-            tensor.shape.iter().rev().for_each(|n| header.extend((*n as u64).to_le_bytes()));
-            header.extend(tensor.ty.id.to_le_bytes());
-            header.extend(offset.to_le_bytes());
-            offset += bytes.next_multiple_of(ALIGNMENT) as u64;
-            sizes.push(bytes);
-        }
-        header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
-        sizes.reverse();
+        let (header, sizes) = header(&path, metadata, tensors)?;
         // The finished file takes the place of what is there, which must not be a device or a pipe.
         if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
-            let reason = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file");
+            let reason = Error::new(ErrorKind::InvalidInput, "it is not a regular file");
             return Err(failed(&path, reason));
         }
         let mut partial = path.clone().into_os_string();
-        partial.push(format!(".partial-{}", std::process::id()));
+        partial.push(".partial");
         let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(|reason| failed(&path, reason))?;
+        let file = open_partial(&partial).map_err(|reason| failed(&path, reason))?;
         let mut writer = GgufWriter { path, partial, file: Some(BufWriter::new(file)), sizes, written: 0 };
         writer.put(&header)?;
         Ok(writer)
@@ -150,7 +120,98 @@ impl Drop for GgufWriter {
     }
 }
 
-fn failed(path: &Path, reason: std::io::Error) -> LlmError {
+/// The bytes before the tensors' data, and the sizes of these, last first.
+fn header<'a>(
+    path: &Path,
+    metadata: impl Iterator<Item = (&'a str, Value<'a>)>,
+    tensors: &[NewTensor],
+) -> Result<(Vec<u8>, Vec<usize>)> {
+    let mut header = Vec::new();
+    let (mut count, mut pairs) = (0u64, Vec::new());
+    for (key, value) in metadata {
+        text(&mut pairs, key.as_bytes());
+        put(&mut pairs, &value);
+        count += 1;
+    }
+    header.extend(b"GGUF");
+    header.extend(3u32.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend(count.to_le_bytes());
+    header.extend(pairs);
+    let (mut offset, mut sizes) = (0u64, Vec::with_capacity(tensors.len()));
+    for tensor in tensors {
+        let Some(bytes) = tensor.bytes() else {
+            let reason =
+                format!("tensor {} of shape {:?} is not whole blocks of {}", tensor.name, tensor.shape, tensor.ty.name);
+            return Err(LlmError::BadFile { path: path.into(), reason });
+        };
+        text(&mut header, tensor.name.as_bytes());
+        header.extend((tensor.shape.len() as u32).to_le_bytes());
+        tensor.shape.iter().rev().for_each(|n| header.extend((*n as u64).to_le_bytes()));
+        header.extend(tensor.ty.id.to_le_bytes());
+        header.extend(offset.to_le_bytes());
+        offset += bytes.next_multiple_of(ALIGNMENT) as u64;
+        sizes.push(bytes);
+    }
+    header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
+    sizes.reverse();
+    Ok((header, sizes))
+}
+
+impl GgufFile {
+    /// What a file with these metadata and tensors is read as. Its data are zeros that take no memory.
+    ///
+    /// # Errors
+    /// When memory runs out, or a tensor's row is not whole blocks of its type.
+    pub(crate) fn without_data<'a>(
+        path: &Path,
+        metadata: impl Iterator<Item = (&'a str, Value<'a>)>,
+        tensors: &[NewTensor],
+    ) -> Result<GgufFile> {
+        let (header, sizes) = header(path, metadata, tensors)?;
+        let data: usize = sizes.iter().map(|size| size.next_multiple_of(ALIGNMENT)).sum();
+        let io = |reason| LlmError::Io { path: path.into(), reason };
+        let map = memmap2::MmapOptions::new().len(header.len() + data).no_reserve_swap().map_anon();
+        let mut map = map.map_err(io)?;
+        map[..header.len()].copy_from_slice(&header);
+        GgufFile::from_bytes(path, FileBytes::Map(map.make_read_only().map_err(io)?))
+    }
+}
+
+/// An empty file of this name, locked against other processes.
+fn open_partial(path: &Path) -> std::io::Result<File> {
+    loop {
+        // Emptied only under the lock: another process may be writing it.
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(ErrorKind::ResourceBusy, "another process is writing it"));
+            }
+            // Some network file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
+        // Otherwise it was finished and renamed between the two calls.
+        if is_at(&file, path)? {
+            file.set_len(0)?;
+            return Ok(file);
+        }
+    }
+}
+
+/// Whether an open file still has this name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (open, named) = (file.metadata()?, std::fs::metadata(path));
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> std::io::Result<bool> {
+    path.try_exists()
+}
+
+fn failed(path: &Path, reason: Error) -> LlmError {
     LlmError::Write { path: path.into(), reason }
 }
 

@@ -385,12 +385,12 @@ pub(crate) fn ternary(path: &Path, object: &Map<String, Value>) -> Result<Option
     match quantization.string("quant_method")? {
         Some("bitnet") => {}
         // Their matrices are known by their tensors.
-        Some("fp8" | "gptq" | "awq" | "compressed-tensors" | "mxfp4") => return Ok(None),
+        Some("fp8" | "gptq" | "awq" | "bitsandbytes" | "compressed-tensors" | "mxfp4") => return Ok(None),
         method => {
             let method = method.unwrap_or("(unnamed)");
             return only(
                 format!("quantization method {method}"),
-                "awq, bitnet, compressed-tensors, fp8, gptq, mxfp4, or no quantization",
+                "awq, bitnet, bitsandbytes, compressed-tensors, fp8, gptq, mxfp4, or no quantization",
             );
         }
     }

@@ -6,8 +6,9 @@ use hologram_core::{Dim, Executor, Graph, Tensor};
 
 use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
+use crate::lora::{Adapter, Adapters};
 use crate::models::Rotary;
-use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Runs, Step};
+use crate::models::blocks::{Block, BothSides, Linear, Linears, Loader, Norm, Runs, Step, Sums};
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
@@ -65,15 +66,23 @@ impl Front {
 }
 
 impl Decoder {
-    /// Loads the weights. Calls `progress` after each part with the parts done and the total.
+    /// Loads the weights, with adapters beside them. Calls `progress` after each part with the parts done and the
+    /// total.
     ///
     /// # Errors
-    /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model.
-    pub fn load(config: Config, weights: &dyn Weights, progress: &mut dyn FnMut(usize, usize)) -> Result<Decoder> {
+    /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model; when an
+    /// adapter does not fit it.
+    pub fn load(
+        config: Config,
+        weights: &dyn Weights,
+        adapters: &[Adapter],
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Decoder> {
         let c = &config;
+        let adapters = Adapters::new(adapters, c, weights.is_folder())?;
         let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
-        let mut loader = Loader { weights, config: c, index: 0, attention: Vec::new() };
+        let mut loader = Loader { weights, config: c, adapters: &adapters, index: 0, attention: Vec::new() };
         for i in 0..c.layers {
             loader.index = i;
             layers.push((c.architecture.layer)(&mut loader)?);
@@ -89,7 +98,14 @@ impl Decoder {
             None => {
                 let own = weights.optional_matrix("output.weight", c.vocab, c.width)?;
                 let weight = own.unwrap_or_else(|| embedding.clone());
-                Some(Linear { weight, bias: None, scale: None })
+                let of_adapters = |name| adapters.of(weights.executor(), name, c.vocab, 0..c.vocab, c.width);
+                Some(Linear {
+                    name: String::new(),
+                    weight,
+                    bias: None,
+                    scale: None,
+                    beside: of_adapters("output.weight")?,
+                })
             }
         };
         let head = Head::load(weights, c, encoder.map_or(Activation::Identity, |parts| parts.head))?;
@@ -122,6 +138,7 @@ impl Decoder {
         let has_norm = encoder.is_none_or(|parts| parts.output_norm);
         let output_norm = has_norm.then(|| Norm::load(weights, c, c.architecture.output_norm)).transpose()?;
         weights.finish(c.layers..c.layers + c.ahead)?;
+        adapters.finish()?;
         progress(parts, parts);
         Ok(Decoder {
             embedding,
@@ -145,7 +162,7 @@ impl Decoder {
         let row = self.embedding.bytes() / self.config.vocab.max(1);
         self.layers.iter().map(|layer| layer.bytes_per_token()).sum::<usize>()
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
-            + self.output.as_ref().map_or(0, |output| output.weight.bytes())
+            + self.output.iter().flat_map(Linear::tensors).map(Tensor::bytes).sum::<usize>()
             + row
     }
 
@@ -218,6 +235,20 @@ impl Decoder {
     /// # Errors
     /// When weights do not fit together.
     pub fn graph(&self, executor: &Executor, cache: &KvCache, bucket: Bucket) -> Result<Graph> {
+        Ok(self.graph_with_sums(executor, cache, bucket)?.0)
+    }
+
+    /// As [`Decoder::graph`]. With [`Results::Sums`] also the names of the weights that have sums: `sum NAME` and, of
+    /// experts, `count NAME` are outputs of the graph. The bucket must be full.
+    ///
+    /// # Errors
+    /// As [`Decoder::graph`].
+    pub fn graph_with_sums(
+        &self,
+        executor: &Executor,
+        cache: &KvCache,
+        bucket: Bucket,
+    ) -> Result<(Graph, Vec<SumName>)> {
         let c = &self.config;
         let mut g = Graph::new();
         let tokens = if bucket.full { Dim::Fixed(bucket.tokens) } else { g.extent("tokens", bucket.tokens) };
@@ -276,6 +307,7 @@ impl Decoder {
             runs,
             growth: None,
         };
+        step.linears.sums = (bucket.results == Results::Sums).then(Sums::default);
         let embedding = step.graph.constant(&self.embedding)?;
         let mut x = step.graph.gather(embedding, ids)?;
         if c.scales.embedding != 1.0 {
@@ -303,10 +335,18 @@ impl Decoder {
             None => x,
         };
         let Step { graph: mut g, mut linears, .. } = step;
-        let output = self.output.as_ref().filter(|_| bucket.results != Results::Hidden);
+        let output = self.output.as_ref().filter(|_| !matches!(bucket.results, Results::Hidden | Results::Sums));
+        let mut names = Vec::new();
+        for (name, sum) in linears.sums.take().into_iter().flat_map(|sums| sums.of_weights) {
+            g.output(&format!("sum {name}"), sum.squares)?;
+            if let Some(counts) = sum.counts {
+                g.output(&format!("count {name}"), counts)?;
+            }
+            names.push(SumName { name, of_experts: sum.counts.is_some() });
+        }
         let Some(output) = output else {
             g.output("hidden", x)?;
-            return Ok(g);
+            return Ok((g, names));
         };
         let mut logits = linears.apply(&mut g, x, output, bucket.outputs)?;
         if c.scales.logits != 1.0 {
@@ -326,7 +366,7 @@ impl Decoder {
         if let Some((name, _)) = bucket.results.rows(c) {
             g.output(name, logits)?;
         }
-        Ok(g)
+        Ok((g, names))
     }
 }
 
@@ -356,6 +396,17 @@ pub(crate) enum Results {
     Both,
     /// Normed hidden states.
     Hidden,
+    /// Sums of the squared columns that weights are multiplied with.
+    Sums,
+}
+
+/// A weight with sums.
+#[derive(Clone, Debug)]
+pub(crate) struct SumName {
+    /// The weight's name in GGUF files.
+    pub name: String,
+    /// Whether each expert has its own.
+    pub of_experts: bool,
 }
 
 impl Results {
@@ -368,7 +419,7 @@ impl Results {
         match self {
             Results::Logits | Results::Both => Some(("logits", config.vocab)),
             Results::Hidden => Some(("hidden", config.width)),
-            Results::Tokens => None,
+            Results::Tokens | Results::Sums => None,
         }
     }
 }

@@ -33,9 +33,11 @@ impl Dense {
         let Some(shape) = weights.shape(&of_weight) else { return Ok(None) };
         let rows = shape.first().copied().unwrap_or(0);
         let linear = Linear {
+            name: String::new(),
             weight: weights.matrix(&of_weight, rows, inputs)?,
             bias: weights.shape(&of_bias).map(|_| weights.vector(&of_bias, rows)).transpose()?,
             scale: weights.scale(&of_weight)?,
+            beside: Vec::new(),
         };
         Ok(Some(Dense { linear, activation, norm: None }))
     }

@@ -1,10 +1,15 @@
 //! Importance matrices: the mean square of the activations that each column of a matrix is multiplied with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use hologram_backends::DType;
+
 use crate::error::{LlmError, Result};
-use crate::gguf::{GgufFile, Tensor};
+use crate::gguf::{GgufFile, GgufWriter, NewTensor, Strings, TensorType, Value, ValueType};
+use crate::model::Model;
+use crate::session::SessionOptions;
 
 /// The importance of the columns of a model's matrices, as `llama-imatrix` writes it to GGUF files.
 #[derive(Debug)]
@@ -53,15 +58,13 @@ impl Importance {
     }
 
     /// That of a tensor; `None` if the file lacks it.
-    pub(super) fn of(&self, tensor: &Tensor<'_>) -> Result<Option<Columns>> {
-        let Some(columns) = self.matrices.get(tensor.name()) else { return Ok(None) };
+    pub(super) fn of(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Columns>> {
+        let Some(columns) = self.matrices.get(name) else { return Ok(None) };
         let experts = columns.values.len() / columns.len.max(1);
-        if columns.len != tensor.row_len() || experts == 0 || !tensor.rows().is_multiple_of(experts) {
+        if columns.len != row_len || experts == 0 || !rows.is_multiple_of(experts) {
             let reason = format!(
-                "it is for another model: {} has {} columns there, but {} in the model",
-                tensor.name(),
-                columns.len,
-                tensor.row_len()
+                "it is for another model: {name} has {} columns there, but {row_len} in the model",
+                columns.len
             );
             return Err(LlmError::BadFile { path: self.path.clone(), reason });
         }
@@ -75,5 +78,121 @@ impl Columns {
         let experts = (self.values.len() / self.len.max(1)).max(1);
         let expert = row / (rows / experts).max(1);
         &self.values[expert.min(experts - 1) * self.len..][..self.len]
+    }
+}
+
+/// Sums of the squared activations that the columns of a model's matrices were multiplied with, to be written as an
+/// importance matrix.
+#[derive(Debug, Default)]
+pub struct ImportanceSums {
+    /// By the weight's name: the sums of all experts, and the tokens of each.
+    weights: BTreeMap<String, (Vec<f64>, Vec<f64>)>,
+    /// The windows, and the tokens of each.
+    windows: usize,
+    context: usize,
+}
+
+impl Model {
+    /// Sums of squared activations over a text (its tokens) in windows of `context` tokens; `bos` takes the place of
+    /// the first token of each. `progress` gets the tokens done and those of all windows; it can end the work,
+    /// which then gives `None`.
+    ///
+    /// # Errors
+    /// When the text is shorter than a window, a sum is not finite, or the device fails.
+    pub fn importance(
+        &self,
+        tokens: &[u32],
+        context: usize,
+        bos: Option<u32>,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Option<ImportanceSums>> {
+        if context < 2 || tokens.len() < context {
+            let n = tokens.len();
+            let reason = format!("is {context}, but must be from 2 to {n}, the number of the text's tokens");
+            return Err(LlmError::Option { option: "ctx", reason });
+        }
+        let mut session = self.session(SessionOptions { context, batch: context, ..SessionOptions::default() })?;
+        let mut sums = ImportanceSums { context, ..ImportanceSums::default() };
+        let all = tokens.len() / context * context;
+        for window in tokens.chunks_exact(context) {
+            if progress(sums.windows * context, all).is_break() {
+                return Ok(None);
+            }
+            let mut window = window.to_vec();
+            if let Some(bos) = bos {
+                window[0] = bos;
+            }
+            session.sums(&window, &mut |name, squares, counts| {
+                if !sums.weights.contains_key(name) {
+                    sums.weights.insert(name.into(), (vec![0.0; squares.len()], vec![0.0; counts.len()]));
+                }
+                if let Some((all, tokens)) = sums.weights.get_mut(name) {
+                    all.iter_mut().zip(squares).for_each(|(sum, v)| *sum += f64::from(*v));
+                    tokens.iter_mut().zip(counts).for_each(|(sum, v)| *sum += f64::from(*v));
+                }
+            })?;
+            sums.windows += 1;
+            if let Some((name, _)) = sums.weights.iter().find(|(_, (all, _))| all.iter().any(|v| !v.is_finite())) {
+                let reason = format!("the activations of {name} in window {} contain NaN or infinity", sums.windows);
+                return Err(LlmError::BadFile { path: self.config().name.clone().into(), reason });
+            }
+        }
+        Ok(progress(all, all).is_continue().then_some(sums))
+    }
+}
+
+impl ImportanceSums {
+    /// The number of weights.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// The experts that no token used, over all weights.
+    pub fn unused_experts(&self) -> usize {
+        self.weights.values().map(|(_, counts)| counts.iter().filter(|count| **count == 0.0).count()).sum()
+    }
+
+    /// Writes a GGUF file as `llama-imatrix` does. `text`: the name of the text.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: impl AsRef<Path>, text: &str) -> Result<()> {
+        let path = path.as_ref();
+        let failed = |reason| LlmError::Write { path: path.into(), reason };
+        let texts = Strings::from_texts(&[text]).map_err(failed)?;
+        let whole = |n: usize| Value::Unsigned(ValueType::U32, n as u64);
+        let keys = [
+            ("general.type", Value::String("imatrix")),
+            ("imatrix.datasets", Value::Strings(&texts)),
+            ("imatrix.chunk_count", whole(self.windows)),
+            ("imatrix.chunk_size", whole(self.context)),
+        ];
+        let ty = TensorType::of(DType::F32)
+            .ok_or_else(|| LlmError::BadFile { path: path.into(), reason: "GGUF files have no F32".into() })?;
+        let new = |name: &str, end: &str, shape: [usize; 2]| NewTensor {
+            name: format!("{name}.{end}"),
+            shape: shape.to_vec(),
+            ty,
+        };
+        let tensors: Vec<NewTensor> = self
+            .weights
+            .iter()
+            .flat_map(|(name, (sums, counts))| {
+                let (experts, columns) = (counts.len(), sums.len() / counts.len().max(1));
+                [new(name, "in_sum2", [experts, columns]), new(name, "counts", [experts, 1])]
+            })
+            .collect();
+        let mut writer = GgufWriter::create(path, keys.into_iter(), &tensors)?;
+        for (sums, counts) in self.weights.values() {
+            for values in [sums, counts] {
+                writer.write(&values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect::<Vec<_>>())?;
+            }
+        }
+        writer.finish()
     }
 }

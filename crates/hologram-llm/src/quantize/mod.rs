@@ -1,6 +1,8 @@
-//! Quantizes the tensors of a GGUF file into another one, a piece at a time.
+//! Quantizes the tensors of a model into a GGUF file, a piece at a time.
 
+mod folder;
 mod importance;
+pub(crate) mod metadata;
 mod recipe;
 
 use std::ops::ControlFlow;
@@ -10,8 +12,10 @@ use std::thread;
 use hologram_backends::DType;
 
 use crate::error::{LlmError, Result};
-use crate::gguf::{GgufFile, GgufWriter, NewTensor, Tensor, TensorType, Value, ValueType};
-pub use importance::Importance;
+use crate::files::ModelFiles;
+use crate::gguf::{GgufFile, GgufWriter, NewTensor, TensorType, Value, ValueType};
+use crate::safetensors::Folder;
+pub use importance::{Importance, ImportanceSums};
 use recipe::Facts;
 pub use recipe::Recipe;
 
@@ -48,14 +52,68 @@ pub struct Quantized {
     pub to: u64,
 }
 
-/// Writes `file` to `out` with the tensors' types chosen by `options`. Calls `progress` with the bytes of the source
-/// that are done, and their total; it may end the work. Until all is written the result has another name, and after an
-/// error nothing is left.
+/// The files of a model to quantize.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// A GGUF file.
+    Gguf(&'a GgufFile),
+    /// A folder of safetensors.
+    Folder(&'a Folder),
+}
+
+impl<'a> From<&'a GgufFile> for Source<'a> {
+    fn from(file: &'a GgufFile) -> Source<'a> {
+        Source::Gguf(file)
+    }
+}
+
+impl<'a> From<&'a ModelFiles> for Source<'a> {
+    fn from(files: &'a ModelFiles) -> Source<'a> {
+        match files {
+            ModelFiles::Gguf(file) => Source::Gguf(file),
+            ModelFiles::Folder(folder) => Source::Folder(folder),
+        }
+    }
+}
+
+/// Writes a model to `out`, a GGUF file, with the tensors' types chosen by `options`; quantized tensors of a folder are
+/// dequantized first. Calls `progress` with the bytes that are done, and their total; it may end the work. Until all is
+/// written the result has another name, and after an error nothing is left.
 ///
 /// # Errors
 /// When a tensor's type cannot be read or an element is not finite, an exception fits no tensor or not its tensor's
-/// rows, `out` cannot be written, or `progress` ends the work.
-pub fn quantize(
+/// rows, `out` cannot be written, GGUF files cannot express the folder's model, or `progress` ends the work.
+pub fn quantize<'a>(
+    model: impl Into<Source<'a>>,
+    out: &Path,
+    options: &QuantizeOptions,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<Quantized> {
+    match model.into() {
+        Source::Gguf(file) => quantize_file(file, out, options, progress),
+        Source::Folder(folder) => folder::quantize(folder, out, options, progress),
+    }
+}
+
+impl QuantizeOptions {
+    /// Checks that each exception is for one of these tensors.
+    fn check_names<'a>(&self, path: &Path, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
+        let unused = |(pattern, _): &&(String, DType)| !names.clone().any(|name| matches(pattern, name));
+        match self.keep.iter().find(unused) {
+            None => Ok(()),
+            Some((pattern, _)) => {
+                Err(bad(path, format!("no tensor's name matches {pattern}; `hologram inspect` lists the names")))
+            }
+        }
+    }
+
+    /// The type of the first exception for a tensor.
+    fn kept(&self, name: &str) -> Option<DType> {
+        self.keep.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, format)| *format)
+    }
+}
+
+fn quantize_file(
     file: &GgufFile,
     out: &Path,
     options: &QuantizeOptions,
@@ -64,29 +122,20 @@ pub fn quantize(
     let same = |part: &crate::gguf::Part| std::fs::canonicalize(part.path()).ok();
     if std::fs::canonicalize(out).is_ok_and(|out| file.parts().iter().any(|part| same(part).as_deref() == Some(&*out)))
     {
-        return Err(bad(file, "is also the file to write; give another name".into()));
+        return Err(bad(file.path(), "is also the file to write; give another name".into()));
     }
-    let unused = |(pattern, _): &&(String, DType)| !file.tensors().any(|tensor| matches(pattern, tensor.name()));
-    if let Some((pattern, _)) = options.keep.iter().find(unused) {
-        return Err(bad(file, format!("no tensor's name matches {pattern}; `hologram inspect` lists the names")));
-    }
-    let mut at = |done, of| match progress(done, of) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(LlmError::Stopped { path: out.into() }),
-    };
+    let names: Vec<&str> = file.tensors().map(|tensor| tensor.name()).collect();
+    options.check_names(file.path(), names.into_iter())?;
     let facts = Facts::of(file, options.importance.is_some());
     let mut tensors = Vec::new();
     for tensor in file.tensors() {
-        let kept = options.keep.iter().find(|(pattern, _)| matches(pattern, tensor.name()));
-        let chosen = match kept {
-            Some((_, format)) => Some(*format),
-            None => facts.choose(options.recipe, tensor.name(), tensor.shape()),
-        };
+        let chosen = options.kept(tensor.name());
+        let chosen = chosen.or_else(|| facts.choose(options.recipe, tensor.name(), tensor.shape()));
         // I2_S belongs to other programs; its values are written as F16 where nothing is chosen.
         let chosen = chosen.or_else(|| tensor.ty().is_i2_s().then_some(DType::F16));
         let ty = match chosen {
             Some(format) => {
-                TensorType::of(format).ok_or_else(|| bad(file, format!("cannot be written as {format}")))?
+                TensorType::of(format).ok_or_else(|| bad(file.path(), format!("cannot be written as {format}")))?
             }
             None => tensor.ty(),
         };
@@ -97,86 +146,141 @@ pub fn quantize(
     let file_type = u64::from(options.recipe.file_type);
     metadata.push((REPLACED[0], Value::Unsigned(ValueType::U32, file_type)));
     metadata.push((REPLACED[1], Value::Unsigned(ValueType::U32, 2)));
-    let mut writer = GgufWriter::create(out, metadata.into_iter(), &tensors)?;
     let total = file.tensors().map(|t| t.data().len() as u64).sum();
-    let mut result = Quantized { from: 0, to: 0 };
+    let mut output = Output::create(out, metadata.into_iter(), &tensors, total, progress)?;
     for (tensor, new) in file.tensors().zip(&tensors) {
-        result.to += new.bytes().unwrap_or(0) as u64;
-        write_tensor(file, &tensor, new, options, &mut writer, &mut |share| {
-            at(result.from + (tensor.data().len() as f64 * share) as u64, total)
-        })?;
+        let size = tensor.data().len() as u64;
+        if new.ty == tensor.ty() {
+            output.copy(tensor.data())?;
+        } else {
+            // Without blocks of rows: such a tensor is read as a whole.
+            let whole = if tensor.ty().is_i2_s() { Some(tensor.to_f32()?) } else { None };
+            let from = if whole.is_some() { DType::F32 } else { tensor.dtype()? };
+            let row_len = tensor.row_len();
+            let bytes = from.bytes(1, row_len).unwrap_or(0);
+            let read = |row: usize, values: &mut [f32]| -> Result<()> {
+                match &whole {
+                    Some(all) => values.copy_from_slice(&all[row * row_len..(row + 1) * row_len]),
+                    None => from.decode_row(&tensor.data()[row * bytes..(row + 1) * bytes], values)?,
+                }
+                Ok(())
+            };
+            output.tensor(file.path(), &Rows { rows: tensor.rows(), row_len, read: &read }, new, options, size)?;
+        }
         tensor.release();
-        result.from += tensor.data().len() as u64;
-        at(result.from, total)?;
     }
-    writer.finish()?;
-    Ok(result)
+    output.finish()
 }
 
 /// Keys with values of the result, and the alignment, which is the default.
 const REPLACED: [&str; 3] = ["general.file_type", "general.quantization_version", "general.alignment"];
 
-fn bad(file: &GgufFile, reason: String) -> LlmError {
-    LlmError::BadFile { path: file.path().into(), reason }
+fn bad(path: &Path, reason: String) -> LlmError {
+    LlmError::BadFile { path: path.into(), reason }
 }
 
-fn write_tensor(
-    file: &GgufFile,
-    tensor: &Tensor<'_>,
-    new: &NewTensor,
-    options: &QuantizeOptions,
-    writer: &mut GgufWriter,
-    share: &mut dyn FnMut(f64) -> Result<()>,
-) -> Result<()> {
-    if new.ty == tensor.ty() {
-        return writer.write(tensor.data());
+/// The rows of a tensor.
+struct Rows<'a> {
+    rows: usize,
+    row_len: usize,
+    /// Reads a row.
+    read: &'a (dyn Fn(usize, &mut [f32]) -> Result<()> + Sync),
+}
+
+/// The file that is being written.
+struct Output<'a> {
+    path: &'a Path,
+    writer: GgufWriter,
+    result: Quantized,
+    total: u64,
+    progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+}
+
+impl<'a> Output<'a> {
+    fn create<'m>(
+        path: &'a Path,
+        metadata: impl Iterator<Item = (&'m str, Value<'m>)>,
+        tensors: &[NewTensor],
+        total: u64,
+        progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Output<'a>> {
+        let writer = GgufWriter::create(path, metadata, tensors)?;
+        let to = tensors.iter().map(|new| new.bytes().unwrap_or(0) as u64).sum();
+        Ok(Output { path, writer, result: Quantized { from: 0, to }, total, progress })
     }
-    let Some(to) = new.ty.format else { return Err(bad(file, format!("cannot be written as {}", new.ty.name))) };
-    let (rows, row_len) = (tensor.rows(), tensor.row_len());
-    let importance = options.importance.as_ref().map(|all| all.of(tensor)).transpose()?.flatten();
-    // Without blocks of rows: such a tensor is read as a whole.
-    let whole = if tensor.ty().is_i2_s() { Some(tensor.to_f32()?) } else { None };
-    let from = if whole.is_some() { DType::F32 } else { tensor.dtype()? };
-    let (from_bytes, to_bytes) = (from.bytes(1, row_len).unwrap_or(0), to.bytes(1, row_len).unwrap_or(0));
-    let per_piece = (PIECE / row_len.max(1)).clamp(1, rows.max(1));
-    let convert = |row: usize, values: &mut Vec<f32>, out: &mut [u8]| -> Result<()> {
-        values.resize(row_len, 0.0);
-        match &whole {
-            Some(all) => values.copy_from_slice(&all[row * row_len..(row + 1) * row_len]),
-            None => from.decode_row(&tensor.data()[row * from_bytes..(row + 1) * from_bytes], values)?,
+
+    fn at(&mut self, done: u64) -> Result<()> {
+        match (self.progress)(done, self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(LlmError::Stopped { path: self.path.into() }),
         }
-        let importance = importance.as_ref().map(|all| all.row(row, rows));
-        to.encode_row(values, importance, out)
-            .map_err(|e| bad(file, format!("tensor {}, row {row}: {e}", tensor.name())))
-    };
-    for first in (0..rows).step_by(per_piece) {
-        let count = per_piece.min(rows - first);
-        let mut out = vec![0; count * to_bytes];
-        let each = count.div_ceil(options.threads.max(1)).max(1);
-        let results: Vec<Result<()>> = thread::scope(|scope| {
-            let parts = out.chunks_mut((each * to_bytes).max(1)).enumerate();
-            let handles: Vec<_> = parts
-                .map(|(part, out)| {
-                    let convert = &convert;
-                    scope.spawn(move || {
-                        let mut values = Vec::new();
-                        for (i, out) in out.chunks_mut(to_bytes.max(1)).enumerate() {
-                            convert(first + part * each + i, &mut values, out)?;
-                        }
-                        Ok(())
-                    })
-                })
-                .collect();
-            handles
-                .into_iter()
-                .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
-        results.into_iter().collect::<Result<()>>()?;
-        writer.write(&out)?;
-        share((first + count) as f64 / rows as f64)?;
     }
-    Ok(())
+
+    /// Writes a tensor as it is.
+    fn copy(&mut self, data: &[u8]) -> Result<()> {
+        self.writer.write(data)?;
+        self.result.from += data.len() as u64;
+        self.at(self.result.from)
+    }
+
+    /// Writes a tensor in its new type. `source`: for messages; `size`: its bytes in the source.
+    fn tensor(
+        &mut self,
+        source: &Path,
+        rows: &Rows<'_>,
+        new: &NewTensor,
+        options: &QuantizeOptions,
+        size: u64,
+    ) -> Result<()> {
+        let Some(to) = new.ty.format else { return Err(bad(source, format!("cannot be written as {}", new.ty.name))) };
+        let Rows { rows, row_len, read } = *rows;
+        let importance = options.importance.as_ref().map(|all| all.of(&new.name, rows, row_len)).transpose()?.flatten();
+        let bytes = to.bytes(1, row_len).unwrap_or(0);
+        let per_piece = (PIECE / row_len.max(1)).clamp(1, rows.max(1));
+        let convert = |row: usize, values: &mut Vec<f32>, out: &mut [u8]| -> Result<()> {
+            values.resize(row_len, 0.0);
+            read(row, values)?;
+            let importance = importance.as_ref().map(|all| all.row(row, rows));
+            to.encode_row(values, importance, out)
+                .map_err(|e| bad(source, format!("tensor {}, row {row}: {e}", new.name)))
+        };
+        for first in (0..rows).step_by(per_piece) {
+            let count = per_piece.min(rows - first);
+            let mut out = vec![0; count * bytes];
+            let each = count.div_ceil(options.threads.max(1)).max(1);
+            let results: Vec<Result<()>> = thread::scope(|scope| {
+                let parts = out.chunks_mut((each * bytes).max(1)).enumerate();
+                let handles: Vec<_> = parts
+                    .map(|(part, out)| {
+                        let convert = &convert;
+                        scope.spawn(move || {
+                            let mut values = Vec::new();
+                            for (i, out) in out.chunks_mut(bytes.max(1)).enumerate() {
+                                convert(first + part * each + i, &mut values, out)?;
+                            }
+                            Ok(())
+                        })
+                    })
+                    .collect();
+                handles
+                    .into_iter()
+                    .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
+            });
+            results.into_iter().collect::<Result<()>>()?;
+            self.writer.write(&out)?;
+            let share = (first + count) as f64 / rows as f64;
+            self.at(self.result.from + (size as f64 * share) as u64)?;
+        }
+        self.result.from += size;
+        self.at(self.result.from)
+    }
+
+    /// Gives the file its name.
+    fn finish(self) -> Result<Quantized> {
+        self.writer.finish()?;
+        Ok(self.result)
+    }
 }
 
 /// Whether a name matches a pattern in which `*` stands for any text.

@@ -3,6 +3,7 @@
 use hologram_backends::DType;
 
 use crate::gguf::GgufFile;
+use crate::models::config::Config;
 
 /// A type or a mixture that a file can be quantized to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,11 @@ impl Recipe {
         is(name).or_else(|| is(&format!("{name}_M")))
     }
 
+    /// The type of most matrices.
+    pub fn format(self) -> DType {
+        self.most
+    }
+
     /// Whether all matrices have one type.
     fn is_plain(self) -> bool {
         matches!(self.most, DType::Plain(_)) || self.most == DType::Q8_0
@@ -84,6 +90,13 @@ impl Facts {
             falcon: architecture == "falcon",
             weighted,
         }
+    }
+
+    /// Of a model; `weighted`: with an importance matrix.
+    pub fn of_config(c: &Config, has_output: bool, weighted: bool) -> Facts {
+        let experts = c.experts.as_ref().map_or(0, |experts| experts.count);
+        let shared = c.heads / c.kv_heads.max(1);
+        Facts { layers: c.layers, shared, experts, has_output, falcon: false, weighted }
     }
 
     /// The type of a tensor; `None`: as it is in the file.

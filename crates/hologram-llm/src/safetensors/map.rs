@@ -83,6 +83,39 @@ impl Shard {
         let entries = parse(&map).map_err(|reason| LlmError::BadFile { path: path.into(), reason })?;
         Ok(Shard { path: path.into(), map, entries })
     }
+
+    /// All elements of a tensor.
+    ///
+    /// # Errors
+    /// When it is missing or not of a float type.
+    pub fn values(&self, name: &str) -> Result<Vec<f32>> {
+        let missing = || LlmError::MissingTensor { path: self.path.clone(), tensor: name.into() };
+        self.values_of(self.entries.iter().find(|e| e.name == name).ok_or_else(missing)?)
+    }
+
+    /// All elements of a tensor.
+    ///
+    /// # Errors
+    /// When it is not of a float type.
+    pub fn values_of(&self, entry: &Entry) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; entry.shape.iter().product()];
+        // The range was checked when the file was opened.
+        self.format(entry)?.decode_row(self.map.get(entry.range.clone()).unwrap_or_default(), &mut values)?;
+        Ok(values)
+    }
+
+    /// The format in which backends read a tensor.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn format(&self, entry: &Entry) -> Result<DType> {
+        entry.dtype.format.ok_or_else(|| LlmError::UnsupportedType {
+            path: self.path.clone(),
+            tensor: entry.name.clone(),
+            ty: entry.dtype.name,
+            supported: "F32, F16, BF16".into(),
+        })
+    }
 }
 
 /// The entries of a file. Checks that each tensor's byte count matches its type and shape, and that the tensors cover

@@ -5,6 +5,7 @@
 
 mod experts;
 mod map;
+mod names;
 mod packed;
 mod quantized;
 pub(crate) mod ternary;
@@ -21,7 +22,8 @@ use crate::files::open_regular;
 use crate::models::config::{Config, Keys};
 use crate::models::config_json::{self, JsonKeys, Ternary};
 pub use map::Dtype;
-use map::{Entry, Shard};
+use map::Entry;
+pub(crate) use map::Shard;
 pub(crate) use weights::FolderWeights;
 
 /// Maximum size of JSON files accepted.
@@ -158,6 +160,11 @@ impl Folder {
         Ok(ids)
     }
 
+    /// Tells the system that the files will not be read soon, so their memory can be reused.
+    pub(crate) fn release(&self) {
+        self.shards.iter().for_each(|shard| shard.map.release(0..shard.map.len()));
+    }
+
     fn ternary(&self) -> Result<Option<Ternary>> {
         config_json::ternary(&self.config_path, &self.config)
     }
@@ -219,7 +226,7 @@ fn sharded(folder: &Path, index: &Path) -> Result<(Vec<Shard>, Places)> {
 }
 
 /// Reads a JSON file that holds an object.
-fn object(path: &Path) -> Result<Map<String, Value>> {
+pub(crate) fn object(path: &Path) -> Result<Map<String, Value>> {
     let io = |reason| LlmError::Io { path: path.into(), reason };
     let bad = |reason: String| LlmError::BadFile { path: path.into(), reason };
     let mut text = Vec::new();

@@ -121,6 +121,29 @@ pub fn fp8(data: &[u8], [rows, row_len]: [usize; 2], block: [usize; 2], scales: 
     Ok(Packed { format: DType::BF16, bytes, factor: None })
 }
 
+/// Codes of 4 bits, two per byte, the first in the high nibble, whose values are those of `map` times the scale of
+/// their block of `block` elements, as `bf16`: NF4 and FP4 of bitsandbytes (Dettmers et al., 2023, arXiv:2305.14314).
+///
+/// # Errors
+/// When the counts do not fit, or a value or a scale is not finite.
+pub fn mapped(codes: &[u8], map: &[f32], scales: &[f32], block: usize) -> Result<Packed> {
+    let expected = (2 * codes.len()).div_ceil(block.max(1));
+    if scales.len() != expected || map.len() != 16 {
+        return Err(format!(
+            "has {} scales and {} values, but blocks of {block} require {expected} and 16",
+            scales.len(),
+            map.len()
+        ));
+    }
+    if let Some(scale) = scales.iter().chain(map).find(|scale| !scale.is_finite()) {
+        return Err(format!("has the invalid scale {scale}"));
+    }
+    let code = |i: usize| usize::from(codes[i / 2] >> (4 - i % 2 * 4) & 15);
+    let value = |i: usize| bf16::from_f32(map[code(i)] * scales[i / block.max(1)]).to_le_bytes();
+    let bytes = (0..2 * codes.len()).flat_map(value).collect();
+    Ok(Packed { format: DType::BF16, bytes, factor: None })
+}
+
 /// NVFP4: two floats of 4 bits per byte, the first in the low nibble, a scale (E4M3) per 16, and one for the matrix
 /// that divides them all. The same values as blocks.
 ///

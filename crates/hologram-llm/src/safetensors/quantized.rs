@@ -35,6 +35,8 @@ impl FolderWeights<'_> {
             let floats = entry.dtype.name == "U8";
             let packed = if floats { self.nvfp4(&of, rows, row_len)? } else { self.compressed(&of, rows, row_len)? };
             (packed, of("weight_packed"))
+        } else if found("weight.absmax").is_some() {
+            (self.bitsandbytes(&of, rows, row_len)?, of("weight"))
         } else {
             match found("weight").map(|entry| entry.dtype.name) {
                 Some("F8_E4M3") => (self.fp8(&of, rows, row_len)?, of("weight")),
@@ -187,6 +189,57 @@ impl FolderWeights<'_> {
             return Err(self.bad(shard, reason));
         }
         Ok(packed::fp8(data, [rows, row_len], block, &scales))
+    }
+
+    /// NF4 or FP4 of bitsandbytes, whose scales may be codes themselves.
+    fn bitsandbytes(
+        &self,
+        of: &dyn Fn(&str) -> String,
+        rows: usize,
+        row_len: usize,
+    ) -> Result<std::result::Result<Packed, String>> {
+        let kinds = ["nf4", "fp4"].map(|kind| of(&format!("weight.quant_state.bitsandbytes__{kind}")));
+        let Some(state) = kinds.iter().find(|name| self.folder().find(name).is_some()) else {
+            return Ok(Err("has scales of bitsandbytes, but neither an nf4 nor an fp4 quant_state".into()));
+        };
+        let (shard, entry) = self.entry(state)?;
+        let settings: serde_json::Value = match serde_json::from_slice(self.data(shard, entry)) {
+            Ok(settings) => settings,
+            Err(e) => return Err(self.bad(shard, format!("tensor {state} is not JSON ({e})"))),
+        };
+        let size = |key: &str| settings[key].as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let Some(block) = size("blocksize") else {
+            return Err(self.bad(shard, format!("tensor {state} has no blocksize")));
+        };
+        if settings["shape"] != serde_json::json!([rows, row_len]) {
+            let reason =
+                format!("tensor {state} has shape {}, but config.json requires [{rows}, {row_len}]", settings["shape"]);
+            return Err(self.bad(shard, reason));
+        }
+        let codes = self.words(&of("weight"), "U8", &[rows * row_len / 2, 1])?;
+        let list = |end: &str| -> Result<Vec<f32>> {
+            let (shard, entry) = self.entry(&of(end))?;
+            self.values(shard, entry)
+        };
+        let map = list("weight.quant_map")?;
+        let (shard, absmax) = self.entry(&of("weight.absmax"))?;
+        let scales = match absmax.dtype.name {
+            "U8" => {
+                let (map, nested) = (list("weight.nested_quant_map")?, list("weight.nested_absmax")?);
+                let of_scales = size("nested_blocksize").unwrap_or(256);
+                let offset = settings["nested_offset"].as_f64().unwrap_or(0.0) as f32;
+                let codes = self.data(shard, absmax);
+                if map.len() != 256 || nested.len() != codes.len().div_ceil(of_scales) {
+                    let reason =
+                        format!("has {} scales of {} scales in blocks of {of_scales}", nested.len(), codes.len());
+                    return Ok(Err(reason));
+                }
+                let scale = |(i, code): (usize, &u8)| map[usize::from(*code)] * nested[i / of_scales] + offset;
+                codes.iter().enumerate().map(scale).collect()
+            }
+            _ => self.values(shard, absmax)?,
+        };
+        Ok(packed::mapped(codes, &map, &scales, block))
     }
 
     fn nvfp4(

@@ -70,7 +70,7 @@ impl<'a> FolderWeights<'a> {
         Ok(found)
     }
 
-    pub(super) fn folder(&self) -> &'a Folder {
+    pub(crate) fn folder(&self) -> &'a Folder {
         self.folder
     }
 
@@ -81,27 +81,7 @@ impl<'a> FolderWeights<'a> {
 
     /// The name in folders of the tensor that GGUF files call `ours`.
     pub(super) fn name_of(&self, ours: &str) -> String {
-        let named =
-            |names: &[(&str, &'static str)]| names.iter().find(|(name, _)| *name == ours).map(|(_, name)| *name);
-        if let Some(head) = named(self.names.heads) {
-            return head.into();
-        }
-        let base = self.base;
-        if let Some(other) = named(self.names.others) {
-            return format!("{base}{other}");
-        }
-        let of_layer = || {
-            let (layer, rest) = ours.strip_prefix("blk.")?.split_once('.')?;
-            let (name, kind) = rest.rsplit_once('.').unwrap_or((rest, ""));
-            Some((layer, name, kind))
-        };
-        let Some((layer, name, kind)) = of_layer() else { return ours.into() };
-        let found = self.names.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
-        let name = found.map_or(name, |(_, theirs)| theirs);
-        if let Some(complete) = name.strip_suffix('$') {
-            return format!("{base}{}.{layer}.{complete}", self.names.layers);
-        }
-        format!("{base}{}.{layer}.{name}.{kind}", self.names.layers)
+        self.names.tensor(self.base, ours)
     }
 
     pub(super) fn bad(&self, shard: usize, reason: String) -> LlmError {
@@ -123,18 +103,11 @@ impl<'a> FolderWeights<'a> {
     }
 
     pub(super) fn format(&self, shard: usize, entry: &Entry) -> Result<DType> {
-        entry.dtype.format.ok_or_else(|| LlmError::UnsupportedType {
-            path: self.folder.shards[shard].path.clone(),
-            tensor: entry.name.clone(),
-            ty: entry.dtype.name,
-            supported: "F32, F16, BF16".into(),
-        })
+        self.folder.shards[shard].format(entry)
     }
 
     pub(super) fn values(&self, shard: usize, entry: &Entry) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; entry.shape.iter().product()];
-        self.format(shard, entry)?.decode_row(self.data(shard, entry), &mut values)?;
-        Ok(values)
+        self.folder.shards[shard].values_of(entry)
     }
 
     /// A tensor in the device's layout: in place, or copied.
@@ -279,6 +252,10 @@ impl<'a> FolderWeights<'a> {
 impl Weights for FolderWeights<'_> {
     fn executor(&self) -> &Executor {
         self.executor
+    }
+
+    fn is_folder(&self) -> bool {
+        true
     }
 
     fn matrix(&self, ours: &str, rows: usize, row_len: usize) -> Result<Tensor> {
@@ -431,16 +408,3 @@ impl Weights for FolderWeights<'_> {
 fn scale_name(weight: &str) -> String {
     format!("{weight}_scale")
 }
-
-/// The tensors of a layer: the name in GGUF files, then the default name in folders.
-const LAYER: [(&str, &str); 9] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];

@@ -7,8 +7,9 @@ use super::index::StringIndex;
 use super::merge::Merger;
 use super::pre::PreTokenizer;
 
-/// The character of each byte: printable Latin-1 characters stand for themselves, the others are U+0100 and up.
-const BYTE_TO_CHAR: [char; 256] = {
+/// GPT-2's alphabet, in which byte-level BPE spells tokens: the character of each byte. Printable Latin-1 characters
+/// stand for themselves, the others are U+0100 and up.
+pub const BYTE_TO_CHAR: [char; 256] = {
     let mut table = ['\0'; 256];
     let (mut byte, mut extra) = (0, 0x100);
     while byte < 256 {

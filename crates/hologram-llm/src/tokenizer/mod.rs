@@ -14,7 +14,9 @@ mod merge;
 mod pre;
 mod special;
 mod spm;
+pub(crate) mod to_gguf;
 
+pub use bpe::BYTE_TO_CHAR;
 pub use decode::TokenDecoder;
 
 use crate::error::{LlmError, Result};

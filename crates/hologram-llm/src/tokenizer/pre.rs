@@ -147,6 +147,21 @@ static KINDS: &[Kind] = &[
     kind(&["viking"], &[BLOOM, plain(r"\p{N}")]),
 ];
 
+/// The pattern that the `tokenizers` library's byte level splits by.
+pub(super) const GPT2_PATTERN: &str = GPT2.pattern;
+
+/// The first name of the pre-tokenizer with these published patterns; `None` for unknown ones. `whole_words`: a word in
+/// the vocabulary becomes one token.
+pub(super) fn named(patterns: &[String], whole_words: bool) -> Option<&'static str> {
+    let own = |pattern: &String| pattern.replace(r"\s+(?!\S)|", "");
+    let same = |kind: &&Kind| {
+        kind.stages.len() == patterns.len() && kind.stages.iter().zip(patterns).all(|(s, p)| s.pattern == own(p))
+    };
+    let mut found: Vec<&Kind> = KINDS.iter().filter(same).collect();
+    found.sort_by_key(|kind| kind.whole_words != whole_words);
+    found.first()?.names.first().copied()
+}
+
 /// A pre-tokenizer with its patterns compiled.
 pub(super) struct PreTokenizer {
     kind: &'static Kind,

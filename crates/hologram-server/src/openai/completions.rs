@@ -108,7 +108,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Completions> {
     let sequences = served.max_texts(limits);
     served.check_generates()?;
-    let prompts = prompts(&mut fields, "prompt", served, sequences)?;
+    let prompts = prompts(&mut fields, "prompt", served, sequences, true)?;
     let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
     if prompts.len() * params.n > sequences {
         let message = format!("{} prompts with n = {} exceed {sequences} texts", prompts.len(), params.n);
@@ -132,27 +132,30 @@ fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Complet
     Ok(Completions { params, prompts, echo, stream, include_usage })
 }
 
-/// Reads a member with one or several prompts: a text, tokens, or a list of either.
+/// Reads a member with one or several prompts: a text, tokens, or a list of either. `blank`: whether a text may be
+/// empty, which then begins with BOS alone.
 ///
 /// # Errors
 /// Names the prompt at fault.
-pub fn prompts(fields: &mut Fields, name: &str, served: &Served, max: usize) -> Result<Vec<Prompt>> {
+pub fn prompts(fields: &mut Fields, name: &str, served: &Served, max: usize, blank: bool) -> Result<Vec<Prompt>> {
     let Some(value) = fields.take(name) else { return Err(ApiError::invalid(name, format!("{name} is required"))) };
     let list = match value {
         // A list of numbers is one prompt.
         Value::Array(list) if !list.is_empty() && !list[0].is_number() => list,
-        one => return Ok(vec![prompt(one, served, name)?]),
+        one => return Ok(vec![prompt(one, served, name, blank)?]),
     };
     if list.len() > max {
         return Err(ApiError::invalid(name, format!("at most {max} texts are supported")));
     }
-    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("{name}[{i}]"))).collect()
+    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("{name}[{i}]"), blank)).collect()
 }
 
-fn prompt(value: Value, served: &Served, name: &str) -> Result<Prompt> {
+fn prompt(value: Value, served: &Served, name: &str, blank: bool) -> Result<Prompt> {
+    let empty = || Err(ApiError::invalid(name, format!("{name} must not be empty")));
     match value {
+        Value::String(text) if !blank && text.trim().is_empty() => empty(),
         Value::String(text) => Ok(Prompt { tokens: served.encode(&text, name)?, text }),
-        Value::Array(ids) if ids.is_empty() => Err(ApiError::invalid(name, format!("{name} must not be empty"))),
+        Value::Array(ids) if ids.is_empty() => empty(),
         Value::Array(ids) => {
             let tokens = ids.iter().map(|id| token(id, name, served.vocab())).collect::<Result<Vec<_>>>()?;
             Ok(Prompt { text: served.tokenizer()?.decode(&tokens, true), tokens })

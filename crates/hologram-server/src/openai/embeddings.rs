@@ -25,7 +25,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 
 fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Value> {
     let width = served.engine.model().config().width;
-    let texts = prompts(&mut fields, "input", served, limits.sequences)?;
+    let texts = prompts(&mut fields, "input", served, limits.sequences, false)?;
     let base64 = fields.one_of("encoding_format", &["float", "base64"])? == Some("base64");
     let dimensions = fields.integer("dimensions", 1..=width as i64)?.map(|n| n as usize);
     fields.ignore(&["user"]);

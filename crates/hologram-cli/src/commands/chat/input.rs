@@ -4,7 +4,7 @@ use std::io::{BufRead, ErrorKind, IsTerminal, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
@@ -62,7 +62,7 @@ impl Input {
     /// end in `\\`, with the next one.
     ///
     /// # Errors
-    /// When standard input fails, or is not UTF-8.
+    /// When standard input fails, is not UTF-8, or ends between `"""` and `"""`.
     pub fn message(&mut self) -> anyhow::Result<Option<String>> {
         loop {
             match self.line("> ")? {
@@ -82,12 +82,12 @@ impl Input {
         let mut text = line;
         if let Some(first) = text.trim_start().strip_prefix(QUOTES) {
             text = first.to_string();
-            // Without the end mark, the message ends with the input.
             while !text.trim_end().ends_with(QUOTES) {
                 match self.line("… ")? {
                     Line::Text(next) => text = text + "\n" + &next,
                     Line::Interrupted => return Ok(None),
-                    Line::End => return Ok(Some(text.trim_start_matches('\n').into())),
+                    // What was to come is unknown, so that a part of it is not answered.
+                    Line::End => bail!("the input ends within a message: {QUOTES} must end what {QUOTES} begins"),
                 }
             }
             let text = text.trim_end();

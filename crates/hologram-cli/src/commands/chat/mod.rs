@@ -50,7 +50,7 @@ const HELP: &str = "\
 ///
 /// # Errors
 /// When an option is out of range, the model is not a chat model, or the device or the model fails; without a terminal
-/// also when a turn fails.
+/// also, at the end, when a line failed.
 pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     // A turn ends when the model ends it or the context is full.
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
@@ -73,7 +73,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     written(&template, &first(args.system.as_deref()), &tokenizer)?;
 
     let executor = args.device.open()?;
-    let model = shipped::load(files, &executor)?;
+    let model = shipped::load(files, &args.lora, &executor)?;
     model.tokenizer()?;
     let session = model.session_for(&options)?;
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -113,7 +113,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         chat.say(question.as_deref().unwrap_or_default())?;
         return chat.answered(args.json);
     };
-    let mut unanswered = 0;
+    let mut failed = 0;
     while let Some(line) = input.message()? {
         let line = line.trim();
         let done = match Command::parse(line) {
@@ -123,11 +123,11 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
             None => chat.say(line),
         };
         match done {
-            // On a terminal the conversation continues as before the failed turn; in a pipe, if the next line can help.
-            Err(e) if (input.is_terminal() || is_full(&e)) && !is_last(&e) => {
+            // The conversation continues as before the failed line, from a pipe too.
+            Err(e) if !is_last(&e) => {
                 let hint = if is_full(&e) { "; /clear starts a new conversation" } else { "" };
                 status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
-                unanswered += 1;
+                failed += 1;
             }
             done => done?,
         }
@@ -136,7 +136,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         status!("\n");
         return Ok(());
     }
-    ensure!(unanswered == 0, "{} got no reply because the context was full", counted(unanswered, "line"));
+    ensure!(failed == 0, "{} failed", counted(failed, "line"));
     Ok(())
 }
 
@@ -216,6 +216,8 @@ impl<'a> Command<'a> {
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
+            // Switches that Qwen 3 reads in a message.
+            ("think", _) => return None,
             ("help" | "clear" | "stats" | "regenerate" | "quit" | "exit" | "bye", _) => Command::Unknown(line),
             _ => Command::Unknown(word),
         })
@@ -298,7 +300,7 @@ impl Chat {
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
-            Command::Unknown(word) => status!("unknown command {word}; /help lists the commands\n"),
+            Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
             Command::Quit => {}
         }
         Ok(())
@@ -421,8 +423,7 @@ impl Chat {
 
     fn regenerate(&mut self) -> anyhow::Result<()> {
         let Some(last) = self.turns.pop_if(|turn| turn.role == "assistant") else {
-            status!("no reply yet\n");
-            return Ok(());
+            bail!("there is no reply yet to generate again");
         };
         self.regenerations += 1;
         let replied = self.reply();
@@ -500,7 +501,7 @@ mod tests {
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit now"))));
         assert!(matches!(Command::parse("/quit now"), Some(Command::Unknown("/quit now"))));
-        for text in ["/etc/passwd what is it", "/", "// no", "/2 + 1", "hi /quit", ""] {
+        for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
     }

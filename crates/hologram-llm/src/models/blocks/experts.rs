@@ -5,6 +5,7 @@ use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 use super::feed_forward::Gate;
+use super::linear::ExpertWeight;
 use super::{Block, GatedFfn, Linear, Loader, Step};
 use crate::error::Result;
 use crate::models::Experts;
@@ -14,6 +15,8 @@ use crate::models::Experts;
 #[derive(Debug)]
 pub(crate) struct ExpertFfn {
     experts: Experts,
+    /// The names of gate, up and down in GGUF files.
+    names: [String; 3],
     router: Linear,
     /// Added to the scores that choose experts, but not to their weights.
     choice_bias: Option<Tensor>,
@@ -58,7 +61,13 @@ impl ExpertFfn {
             Some(shared) => Some(Shared {
                 ffn: GatedFfn::load_named(l, ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"], shared, combine)?,
                 gate: match experts.shared_gate {
-                    true => Some(Linear { weight: l.row("ffn_gate_inp_shexp", width)?, bias: None, scale: None }),
+                    true => Some(Linear {
+                        name: String::new(),
+                        weight: l.row("ffn_gate_inp_shexp", width)?,
+                        bias: None,
+                        scale: None,
+                        beside: Vec::new(),
+                    }),
                     false => None,
                 },
             }),
@@ -68,6 +77,7 @@ impl ExpertFfn {
         let choice_bias = l.weights.shape(&of_choice).map(|_| l.weights.vector(&of_choice, experts.count));
         Ok(Box::new(ExpertFfn {
             experts: experts.clone(),
+            names: ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].map(|name| l.name(name, "weight")),
             choice_bias: choice_bias.transpose()?,
             biases: [bias("ffn_gate_exps", ffn)?, bias("ffn_up_exps", ffn)?, bias("ffn_down_exps", width)?],
             router: l.linear("ffn_gate_inp", experts.count, width, false)?,
@@ -154,18 +164,21 @@ impl Block for ExpertFfn {
             weights = g.mul_scalar(weights, self.experts.scale.into())?;
         }
         let chosen = (ids, count);
-        let mut product = |g: &mut Graph, x: NodeId, of: &Tensor, bias: &Option<Tensor>| -> Result<NodeId> {
-            let y = linears.of_experts(g, x, of, chosen, rows)?;
+        let mut product = |g: &mut Graph, x: NodeId, of: (usize, &Tensor), bias: &Option<Tensor>| -> Result<NodeId> {
+            let (i, weight) = of;
+            let (name, used) = (self.names[i].as_str(), self.experts.used);
+            let of = ExpertWeight { name, weight, ids: chosen, used, own_inputs: i == 2 };
+            let y = linears.of_experts(g, x, &of, rows)?;
             let Some(bias) = bias else { return Ok(y) };
             let biases = g.constant(bias)?;
             let own = g.gather(biases, ids)?;
             Ok(g.add(y, own)?)
         };
         let [of_gate, of_up, of_down] = &self.biases;
-        let gate = product(g, x, &self.gate, of_gate)?;
-        let up = product(g, x, &self.up, of_up)?;
+        let gate = product(g, x, (0, &self.gate), of_gate)?;
+        let up = product(g, x, (1, &self.up), of_up)?;
         let f = (self.combine)(g, gate, up)?;
-        let y = product(g, f, &self.down, of_down)?;
+        let y = product(g, f, (2, &self.down), of_down)?;
         let y = g.expert_sum(y, weights)?;
         let Some(shared) = &self.shared else { return Ok(y) };
         let of_all = shared.ffn.apply(step, x)?;

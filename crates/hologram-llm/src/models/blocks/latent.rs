@@ -4,6 +4,7 @@
 use hologram_core::ops::AttentionOptions;
 use hologram_core::{NodeId, Tensor};
 
+use super::linear::ExpertWeight;
 use super::{Block, Linear, Loader, Step};
 use crate::error::{LlmError, Result};
 use crate::models::{Latent, Rotary};
@@ -113,8 +114,9 @@ impl Block for LatentAttention {
         if factor != 1.0 {
             of_rotated = g.mul_scalar(of_rotated, factor.into())?;
         }
-        let chosen = (numbers, c.heads);
-        let of_latent = step.linears.of_experts(g, of_plain, &self.absorbed[0], chosen, rows)?;
+        let of_heads =
+            |weight| ExpertWeight { name: "", weight, ids: (numbers, c.heads), used: c.heads, own_inputs: true };
+        let of_latent = step.linears.of_experts(g, of_plain, &of_heads(&self.absorbed[0]), rows)?;
         let of_latent = g.reshape(of_latent, &[tokens, c.heads.into(), rank.into()])?;
         let q = g.cat(&[of_rotated, of_latent], 2)?;
         let latent = g.slice(kv, 1, 0, rank)?;
@@ -141,7 +143,7 @@ impl Block for LatentAttention {
         let a = g.slice(a, 2, rotated, rotated + rank)?;
         let a = g.copy(a)?;
         let a = g.reshape(a, &[tokens, (c.heads * rank).into()])?;
-        let y = step.linears.of_experts(g, a, &self.absorbed[1], chosen, rows)?;
+        let y = step.linears.of_experts(g, a, &of_heads(&self.absorbed[1]), rows)?;
         let y = g.reshape(y, &[tokens, (c.heads * value).into()])?;
         step.linear(y, &self.output)
     }

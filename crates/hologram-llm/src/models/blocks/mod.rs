@@ -26,12 +26,13 @@ pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::feed_forward;
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
-pub(crate) use linear::{Linear, Linears};
+pub(crate) use linear::{Linear, Linears, Sums};
 pub(crate) use mamba::Mamba;
 pub(crate) use short_conv::ShortConv;
 
 use crate::error::{LlmError, Result};
 use crate::kv::{KvCache, LayerState};
+use crate::lora::Adapters;
 use crate::models::config::Config;
 use crate::models::rope::QueryGrowth;
 use crate::models::{NormKind, Rotary};
@@ -61,6 +62,7 @@ pub(crate) type LayerFn = fn(&mut Loader<'_>) -> Result<Box<dyn Block>>;
 pub(crate) struct Loader<'a> {
     pub weights: &'a dyn Weights,
     pub config: &'a Config,
+    pub adapters: &'a Adapters<'a>,
     /// The current layer.
     pub index: usize,
     /// The formats of the attention blocks' matrices.
@@ -100,7 +102,8 @@ impl Loader<'_> {
             false => self.weights.optional_vector(&of_bias, rows)?,
         };
         let (weight, scale) = (self.weights.matrix(&of_weight, rows, row_len)?, self.weights.scale(&of_weight)?);
-        Ok(Linear { weight, bias, scale })
+        let beside = self.adapters.of(self.weights.executor(), &of_weight, rows, 0..rows, row_len)?;
+        Ok(Linear { name: of_weight, weight, bias, scale, beside })
     }
 }
 
@@ -136,9 +139,10 @@ impl Loader<'_> {
         let (of_weight, of_bias) = (self.name(name, "weight"), self.name(name, "bias"));
         let bias = self.weights.optional_values(&of_bias, total)?;
         let bias = bias.map(|b| Tensor::from_slice(self.weights.executor(), &[rows.len()], &b[rows.clone()]));
-        let (weight, scale) =
-            (self.weights.matrix_rows(&of_weight, total, rows, row_len)?, self.weights.scale(&of_weight)?);
-        Ok(Linear { weight, bias: bias.transpose()?, scale })
+        let weight = self.weights.matrix_rows(&of_weight, total, rows.clone(), row_len)?;
+        let beside = self.adapters.of(self.weights.executor(), &of_weight, total, rows, row_len)?;
+        let scale = self.weights.scale(&of_weight)?;
+        Ok(Linear { name: of_weight, weight, bias: bias.transpose()?, scale, beside })
     }
 }
 

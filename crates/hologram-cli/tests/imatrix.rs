@@ -1,0 +1,48 @@
+//! `imatrix`, and `quantize` of folders and with an importance matrix.
+
+mod common;
+
+use common::{BITNET, Folder, LLAMA, ok, rejected};
+use hologram_llm::gguf::GgufFile;
+
+#[test]
+fn an_importance_matrix_is_written_and_used() {
+    let folder = Folder::new("imatrix");
+    let text = folder.write("text.txt", "one two three four five six seven eight nine ten ".repeat(20));
+    let (out, model) = (folder.path("imatrix.gguf"), folder.path("q.gguf"));
+    let args = ["imatrix", "-m", LLAMA, "-f", &text, "-o", &out, "--ctx", "16", "--chunks", "3", "--device", "cpu"];
+    ok(&args);
+    let file = GgufFile::open(&out).unwrap();
+    assert_eq!(file.get::<u32>("imatrix.chunk_count").unwrap(), 3);
+    assert_eq!(file.tensor("blk.0.attn_q.weight.counts").unwrap().to_f32().unwrap(), [48.0]);
+    let size = |imatrix: &[&str]| {
+        ok(&[&["quantize", LLAMA, &model, "--type", "Q4_0"], imatrix].concat());
+        std::fs::read(&model).unwrap()
+    };
+    assert_ne!(size(&["--imatrix", &out]), size(&[]));
+
+    let bad = |args: &[&str], want: &str| rejected(&[&["imatrix"], args].concat(), 1, &[want]);
+    let none = folder.path("none/out.gguf");
+    bad(&[LLAMA, "-f", &text, "-o", &none, "--ctx", "16"], "cannot write");
+    bad(&[LLAMA, "-f", &text, "-o", &out, "--ctx", "4000"], "fewer than a window of 4000");
+    bad(&[LLAMA, "-f", "none.txt", "-o", &out], "cannot read none.txt");
+    bad(&[BITNET, "-f", &text, "-o", &out], "the file has no tokenizer");
+    rejected(&["imatrix", LLAMA, "-f", &text], 2, &["--out"]);
+    // A matrix of another model.
+    let other = LLAMA.replace("llama-tiny.gguf", "qwen3/model.gguf");
+    rejected(&["quantize", &other, &model, "--type", "Q4_0", "--imatrix", &out], 1, &["it is for another model"]);
+}
+
+#[test]
+fn folders_become_files() {
+    let folder = Folder::new("quantize-folder");
+    let (source, out) = (LLAMA.replace("llama-tiny.gguf", "qwen3"), folder.path("q.gguf"));
+    ok(&["quantize", &source, &out, "--type", "Q8_0", "--keep", "*attn_q*=F16"]);
+    let file = GgufFile::open(&out).unwrap();
+    assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().ty().name, "F16");
+    assert!(ok(&["inspect", &out]).contains("qwen3"));
+    rejected(&["quantize", &source, &out, "--type", "Q8_0", "--keep", "foo=F16"], 1, &["no tensor's name matches foo"]);
+    let latent = LLAMA.replace("llama-tiny.gguf", "deepseek-v2");
+    rejected(&["quantize", &latent, &out, "--type", "Q8_0"], 1, &["deepseek-v2", "is not supported"]);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1, "something is left");
+}
