@@ -1,4 +1,5 @@
-"""Drives the official Python clients, unmodified, against `hologram serve` with a tiny model.
+"""Drives the official Python clients and the frameworks above them, unmodified, against `hologram serve` with a tiny
+model.
 
     python3 -m venv V && V/bin/pip install -r tools/server/requirements.txt
     V/bin/python tools/server/clients.py target/debug/hologram
@@ -15,10 +16,17 @@ import tempfile
 import urllib.request
 
 import anthropic
+import instructor
+import litellm
 import ollama
 import openai
+import pydantic_ai
+from langchain_core.tools import tool as langchain_tool
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 MODEL = pathlib.Path(__file__).parents[2] / "crates/hologram-llm/tests/fixtures/chat-tiny.gguf"
 KEY = "secret"
@@ -37,8 +45,9 @@ SCHEMA = {
 
 
 class Answer(BaseModel):
-    """A schema for `parse`."""
+    """A schema. A tiny model would add members until its tokens are over."""
 
+    model_config = ConfigDict(extra="forbid")
     yes: bool
     digit: int
 
@@ -146,6 +155,56 @@ def ollama_chat(url):
     assert client.show("tiny").details.family
 
 
+def structured(url):
+    """instructor: a schema through each of its modes that a server of this interface can serve."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
+    for mode in [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA]:
+        asking = instructor.from_openai(client, mode=mode)
+        answer = asking.create(model="tiny", messages=HELLO, response_model=Answer, max_tokens=400, max_retries=2)
+        assert isinstance(answer, Answer), mode
+
+
+def agent(url):
+    """pydantic-ai: an agent whose output is a schema, by a tool and natively."""
+    model = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=f"{url}/v1", api_key=KEY))
+    for output in [Answer, pydantic_ai.NativeOutput(Answer)]:
+        asked = pydantic_ai.Agent(model, output_type=output, model_settings={"max_tokens": 400})
+        assert isinstance(asked.run_sync("Hello").output, Answer)
+
+
+@langchain_tool
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"Rain in {city}"
+
+
+def langchain(url):
+    """LangChain: a reply, a stream, a schema, a tool and embeddings."""
+    settings = {"base_url": f"{url}/v1", "api_key": KEY, "max_retries": 0}
+    model = ChatOpenAI(model="tiny", max_tokens=60, temperature=0, **settings)
+    whole = model.invoke("Hello")
+    assert whole.content == "".join(chunk.content for chunk in model.stream("Hello"))
+    assert whole.usage_metadata["total_tokens"] > 0
+    assert isinstance(model.with_structured_output(Answer, method="json_schema").invoke("Hello"), Answer)
+    called = model.bind_tools([weather], tool_choice="weather", parallel_tool_calls=False).invoke("Hello")
+    assert all(call["name"] == "weather" for call in called.tool_calls)
+    # A tiny model's city may be longer than its tokens; the call is left out then.
+    assert called.tool_calls or called.response_metadata["finish_reason"] == "length"
+    vectors = OpenAIEmbeddings(model="tiny", check_embedding_ctx_length=False, **settings).embed_documents(["a", "b"])
+    assert len(vectors) == 2 and len(vectors[0]) == len(vectors[1]) > 0
+
+
+def lite(url):
+    """LiteLLM's client: through OpenAI's interface and Anthropic's."""
+    litellm.telemetry = False
+    for model, base in [("openai/tiny", f"{url}/v1"), ("anthropic/tiny", url)]:
+        settings = {"model": model, "api_base": base, "api_key": KEY, "messages": HELLO, "max_tokens": 12}
+        whole = litellm.completion(**settings, temperature=0)
+        chunks = litellm.completion(**settings, temperature=0, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert text == whole.choices[0].message.content, (text, whole)
+
+
 def metrics(url):
     request = urllib.request.Request(f"{url}/metrics", headers={"authorization": f"Bearer {KEY}"})
     text = urllib.request.urlopen(request).read().decode()
@@ -166,7 +225,7 @@ def main():
             for check in [chat, stream, logprobs, parse, tools, completions, errors, responses]:
                 check(client)
                 print("ok:", check.__name__)
-            for check in [messages, ollama_chat, metrics]:
+            for check in [messages, ollama_chat, structured, agent, langchain, lite, metrics]:
                 check(url)
                 print("ok:", check.__name__)
             server.terminate()

@@ -93,6 +93,10 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["bench", "L.gguf", "--speculate", "4"], 2, "--speculate needs --concurrency"),
         // A server.
         (&["serve", "--alias", ""], 2, "'--alias"),
+        (&["serve", "-m", "L.gguf", "-m", "dir/L.gguf"], 2, "two models have the name L; name them by -m NAME=PATH"),
+        (&["serve", "-m", "a=L.gguf", "-m", "L.gguf", "--alias", "b"], 2, "--alias is for one model, but there are 2"),
+        (&["serve", "--port", "0", "-m", "a=L.gguf", "-m", "b=no-such.gguf"], 1, "no-such.gguf"),
+        (&["serve", "--max-loaded", "0"], 2, "'--max-loaded"),
         (&["serve", "L.gguf", "--draft", "L.gguf", "--speculate", "off"], 2, "give one of them"),
         (&["serve", "--speculate", "-3"], 2, "it must be auto, off, or a number from 0 to 15"),
         (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),

@@ -65,6 +65,43 @@ fn the_built_in_model_is_served_until_a_signal() {
     assert!(lines[0]["message"].as_str().unwrap().starts_with("rust-docs-bitnet on cpu"), "{log}");
 }
 
+#[test]
+fn several_models_are_loaded_by_their_first_requests() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures");
+    let (chat, other) = (format!("{fixtures}/chat-tiny.gguf"), format!("org/other={fixtures}/llama-tiny.gguf"));
+    let models = ["-m", &chat, "-m", &other, "--max-loaded", "1", "--unload-after", "1"];
+    let command = ["serve", "--port", "0", "--device", "cpu", "--threads", "1", "--log", "info"];
+    let mut child = Command::new(HOLOGRAM);
+    child.args(command).args(models).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let (stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut server = Server(child);
+    let address = BufReader::new(stdout).lines().next().unwrap().unwrap();
+    let list = request(&address, "GET /v1/models", "");
+    assert!(list.contains("\"id\":\"chat-tiny\"") && list.contains("\"id\":\"org/other\""), "{list}");
+    assert_eq!(list.matches("{\"value\":\"unloaded\"}").count(), 2, "{list}");
+    for name in ["org/other", "chat-tiny"] {
+        let body = format!(r#"{{"model": "{name}", "prompt": "Hi", "max_tokens": 4}}"#);
+        let text = request(&address, "POST /v1/completions", &body);
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.contains(&format!("\"model\":\"{name}\"")), "{text}");
+        let list = request(&address, "GET /v1/models", "");
+        assert_eq!(list.matches("{\"value\":\"loaded\"}").count(), 1, "{list}");
+    }
+    let begin = std::time::Instant::now();
+    while request(&address, "GET /v1/models", "").matches("{\"value\":\"unloaded\"}").count() != 2 {
+        assert!(begin.elapsed().as_secs() < 20, "no model was unloaded");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(Command::new("kill").args(["-TERM", &server.0.id().to_string()]).status().unwrap().success());
+    assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    // With --log every line is an object.
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let loaded = lines.iter().filter(|line| line["message"] == "loaded").map(|line| &line["model"]);
+    assert_eq!(loaded.collect::<Vec<_>>(), ["org/other", "chat-tiny"], "{log}");
+}
+
 /// Closed and open loops against the server.
 fn loads_are_measured(address: &str) {
     let run = |options: &str| {

@@ -23,6 +23,9 @@ pub struct ApiError {
     pub context: Option<Box<[usize; 2]>>,
 }
 
+/// The most models that an error lists.
+const MAX_LISTED: usize = 50;
+
 /// A `Result` with [`ApiError`].
 pub type Result<T> = std::result::Result<T, ApiError>;
 
@@ -102,9 +105,13 @@ impl ApiError {
     }
 
     /// 404: no such model.
-    pub fn no_model(name: &str, served: &str) -> ApiError {
+    pub fn no_model<'a>(name: &str, served: impl Iterator<Item = &'a String>) -> ApiError {
         let name: String = name.chars().take(100).collect();
-        let message = format!("the model {name:?} is not served here; {served:?} is");
+        let served: Vec<String> = served.take(MAX_LISTED).map(|name| format!("{name:?}")).collect();
+        let message = match &*served {
+            [one] => format!("the model {name:?} is not served here; {one} is"),
+            all => format!("the model {name:?} is not served here; these are: {}", all.join(", ")),
+        };
         ApiError {
             code: Some("model_not_found"),
             param: Some("model".into()),

@@ -43,6 +43,11 @@ impl Fields {
         self.map.shift_remove(field).filter(|value| !value.is_null())
     }
 
+    /// A member that stays. `null` counts as absent.
+    pub fn peek(&self, field: &str) -> Option<&Value> {
+        self.map.get(field).filter(|value| !value.is_null())
+    }
+
     /// Takes a boolean.
     ///
     /// # Errors

@@ -58,7 +58,8 @@ pub async fn respond(
             true => body::read(incoming, &shared.options.limits, expects).await?,
             false => Vec::new(),
         };
-        routes::run(route, Call { shared: shared.clone(), tenant, body }).await
+        routes::run(route, Call { shared: shared.clone(), tenant, query: head.uri.query().map(String::from), body })
+            .await
     };
     let mut response = match catch(work).await {
         Ok(Ok(response)) => response,

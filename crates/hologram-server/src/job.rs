@@ -9,7 +9,9 @@ use hologram_llm::engine::{Event, Events, Failure, Request, SubmitError, Timings
 
 use crate::error::{ApiError, Result};
 use crate::metrics::Clock;
-use crate::server::{Running, Shared};
+use crate::registry::Lease;
+use crate::routes::Ready;
+use crate::server::Running;
 
 /// The replies to a request that are being generated. Dropping it cancels them.
 pub struct Replies {
@@ -20,7 +22,7 @@ pub struct Replies {
     /// The reply that is asked first, so that none waits for others.
     turn: usize,
     clocks: Vec<Clock>,
-    shared: Arc<Shared>,
+    model: Arc<Lease>,
     _running: Running,
 }
 
@@ -38,33 +40,32 @@ pub struct Names {
 ///
 /// # Errors
 /// When the engine does not take one, or one fails at once.
-pub async fn submit(shared: &Arc<Shared>, requests: Vec<Request>, names: Names) -> Result<Replies> {
-    let running = shared.running()?;
+pub async fn submit(ready: Ready, requests: Vec<Request>, names: Names) -> Result<Replies> {
+    let running = ready.shared.running()?;
+    let model = Arc::new(ready.model);
     let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
-    let most = shared.served()?.engine.options().max_waiting_tokens;
+    let most = model.engine.options().max_waiting_tokens;
     if requests.len() > 1 && tokens > most {
         let message = format!("the prompts have {tokens} tokens, counted for each text, but at most {most} can wait");
         return Err(ApiError::invalid(names.prompt, message));
     }
     let taken = |e| rejected(e, names);
-    let submit =
-        move |shared: &Shared, requests: Vec<Request>| -> Result<Vec<std::result::Result<Events, SubmitError>>> {
-            let served = shared.served()?;
-            Ok(requests.into_iter().map(|request| served.engine.submit(request)).collect())
-        };
+    let submit = move |model: &Lease, requests: Vec<Request>| -> Vec<std::result::Result<Events, SubmitError>> {
+        requests.into_iter().map(|request| model.engine.submit(request)).collect()
+    };
     let submitted = match requests.iter().any(|request| request.constraint.is_some()) {
-        false => submit(shared, requests)?,
+        false => submit(&model, requests),
         // Compiling a constraint takes long.
         true => {
-            let shared = shared.clone();
-            let submitted = tokio::task::spawn_blocking(move || submit(&shared, requests)).await;
-            submitted.map_err(|_| ApiError::internal("the server failed to submit the request"))??
+            let model = model.clone();
+            let submitted = tokio::task::spawn_blocking(move || submit(&model, requests)).await;
+            submitted.map_err(|_| ApiError::internal("the server failed to submit the request"))?
         }
     };
     let events = submitted.into_iter().map(|events| events.map(Some).map_err(taken)).collect::<Result<Vec<_>>>()?;
     let waiting = events.len();
     let clocks = events.iter().map(|_| Clock::start()).collect();
-    let mut replies = Replies { events, first: Vec::new(), turn: 0, clocks, shared: shared.clone(), _running: running };
+    let mut replies = Replies { events, first: Vec::new(), turn: 0, clocks, model, _running: running };
     let mut first = Vec::new();
     let mut started = 0;
     while started < waiting {
@@ -109,7 +110,7 @@ impl Replies {
                         self.events[choice] = None;
                     }
                     self.turn = choice + 1;
-                    self.shared.metrics.observe(&event, &mut self.clocks[choice]);
+                    self.model.metrics().observe(&event, &mut self.clocks[choice]);
                     return Poll::Ready(Some((choice, event)));
                 }
                 Poll::Ready(None) => self.events[choice] = None,

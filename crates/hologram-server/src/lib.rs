@@ -40,6 +40,7 @@ mod openapi;
 mod options;
 mod page;
 mod params;
+mod registry;
 mod reply;
 mod responses;
 mod routes;
@@ -54,6 +55,7 @@ mod tools;
 
 pub use keys::Keys;
 pub use options::{Limits, Listen, Options};
+pub use registry::Source;
 pub use served::Served;
 pub use server::{End, Server};
 pub use tls::Tls;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hologram_llm::engine::{EngineStats, Event, Timings, Usage};
@@ -11,6 +11,7 @@ use hyper::{Response, StatusCode};
 use crate::body::{self, Body};
 use crate::error::Result;
 use crate::openai::finish_reason;
+use crate::registry::Summary;
 use crate::routes::Call;
 
 /// Bounds for times, in seconds.
@@ -45,7 +46,6 @@ impl Histogram {
     }
 
     fn write(&self, model: &str, out: &mut String) {
-        head(self.name, self.help, "histogram", out);
         let mut count = 0;
         for (i, n) in self.counts.iter().enumerate() {
             count += n;
@@ -57,7 +57,7 @@ impl Histogram {
     }
 }
 
-/// What the server counts besides the engine.
+/// What the server counts of a model's requests, besides the engine.
 pub struct Metrics(Mutex<Counts>);
 
 struct Counts {
@@ -133,66 +133,105 @@ impl Metrics {
         }
     }
 
-    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
         // Valid at any time, also after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn write(&self, stats: &EngineStats, model: &str) -> String {
-        let mut out = String::new();
-        let usage = stats.blocks_used as f64 / stats.blocks_total.max(1) as f64;
-        let gauges = [
-            ("vllm:num_requests_running", "Texts that are being generated", stats.running as f64),
-            ("vllm:num_requests_waiting", "Requests that wait", stats.waiting as f64),
-            ("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all", usage),
-            ("vllm:gpu_cache_usage_perc", "The same by its older name", usage),
-        ];
-        for (name, help, value) in gauges {
-            head(name, help, "gauge", &mut out);
-            let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
-        }
-        head("vllm:cache_config_info", "The KV cache", "gauge", &mut out);
+/// A model's numbers.
+struct Row<'a> {
+    /// Its name, escaped.
+    name: String,
+    stats: EngineStats,
+    counts: MutexGuard<'a, Counts>,
+}
+
+/// A name, what it says, and its value of a model.
+type Family<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+/// Writes all models' numbers: a family's head once, then a line or a group of lines per model.
+fn write(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let gauges: [Family<EngineStats>; 4] = [
+        ("vllm:num_requests_running", "Texts that are being generated", |s| s.running as f64),
+        ("vllm:num_requests_waiting", "Requests that wait", |s| s.waiting as f64),
+        ("vllm:kv_cache_usage_perc", "Share of the KV cache in use; 1 is all", cache_usage),
+        ("vllm:gpu_cache_usage_perc", "The same by its older name", cache_usage),
+    ];
+    for (name, help, value) in gauges {
+        head(name, help, "gauge", &mut out);
+        rows.iter().for_each(|row| line(name, &row.name, value(&row.stats), &mut out));
+    }
+    head("vllm:cache_config_info", "The KV cache", "gauge", &mut out);
+    for Row { name, stats, .. } in rows {
         let (size, blocks) = (stats.block_tokens, stats.blocks_total);
-        let labels = format!("model_name=\"{model}\",block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
+        let labels = format!("model_name=\"{name}\",block_size=\"{size}\",num_gpu_blocks=\"{blocks}\"");
         let _ = writeln!(out, "vllm:cache_config_info{{{labels}}} 1");
-        let counts = self.counts();
-        let counters = [
-            ("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache", stats.prefix_queries as f64),
-            ("vllm:prefix_cache_hits_total", "Prompt tokens found in the cache", stats.prefix_hits as f64),
-            ("vllm:num_preemptions_total", "Texts that gave up their cache for others", stats.preemptions as f64),
-            ("vllm:admission_rejections_total", "Requests rejected because too many waited", stats.rejected as f64),
-            ("vllm:prompt_tokens_total", "Tokens of finished requests' prompts", counts.prompt_tokens as f64),
-            ("vllm:generation_tokens_total", "Tokens of finished requests' replies", counts.generated_tokens as f64),
-            ("vllm:spec_decode_num_draft_tokens_total", "Tokens guessed", stats.guessed_tokens as f64),
-            ("vllm:spec_decode_num_accepted_tokens_total", "Guesses that were right", stats.accepted_tokens as f64),
-            ("hologram:requests_failed_total", "Requests that failed", stats.failed as f64),
-            ("hologram:requests_cancelled_total", "Requests whose client left", stats.cancelled as f64),
-            ("hologram:step_seconds_total", "Time of steps on the device", stats.step_time.as_secs_f64()),
-            ("hologram:host_seconds_total", "Time between steps", stats.host_time.as_secs_f64()),
-        ];
-        for (name, help, value) in counters {
-            head(name, help, "counter", &mut out);
-            let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
-        }
-        head("vllm:request_success_total", "Requests that finished", "counter", &mut out);
+    }
+    let counters: [Family<Row>; 12] = [
+        ("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache", |r| r.stats.prefix_queries as f64),
+        ("vllm:prefix_cache_hits_total", "Prompt tokens found in the cache", |r| r.stats.prefix_hits as f64),
+        ("vllm:num_preemptions_total", "Texts that gave up their cache for others", |r| r.stats.preemptions as f64),
+        ("vllm:admission_rejections_total", "Requests rejected because too many waited", |r| r.stats.rejected as f64),
+        ("vllm:prompt_tokens_total", "Tokens of finished requests' prompts", |r| r.counts.prompt_tokens as f64),
+        ("vllm:generation_tokens_total", "Tokens of finished requests' replies", |r| r.counts.generated_tokens as f64),
+        ("vllm:spec_decode_num_draft_tokens_total", "Tokens guessed", |r| r.stats.guessed_tokens as f64),
+        ("vllm:spec_decode_num_accepted_tokens_total", "Guesses that were right", |r| r.stats.accepted_tokens as f64),
+        ("hologram:requests_failed_total", "Requests that failed", |r| r.stats.failed as f64),
+        ("hologram:requests_cancelled_total", "Requests whose client left", |r| r.stats.cancelled as f64),
+        ("hologram:step_seconds_total", "Time of steps on the device", |r| r.stats.step_time.as_secs_f64()),
+        ("hologram:host_seconds_total", "Time between steps", |r| r.stats.host_time.as_secs_f64()),
+    ];
+    for (name, help, value) in counters {
+        head(name, help, "counter", &mut out);
+        rows.iter().for_each(|row| line(name, &row.name, value(row), &mut out));
+    }
+    head("vllm:request_success_total", "Requests that finished", "counter", &mut out);
+    for Row { name, counts, .. } in rows {
         for (reason, n) in &counts.finished {
-            let labels = format!("model_name=\"{model}\",finished_reason=\"{reason}\"");
+            let labels = format!("model_name=\"{name}\",finished_reason=\"{reason}\"");
             let _ = writeln!(out, "vllm:request_success_total{{{labels}}} {n}");
         }
-        // The engine keeps only the sums.
-        let name = "vllm:iteration_tokens_total";
-        head(name, "Tokens per step", "histogram", &mut out);
+    }
+    // The engine keeps only the sums.
+    let name = "vllm:iteration_tokens_total";
+    head(name, "Tokens per step", "histogram", &mut out);
+    for Row { name: model, stats, .. } in rows {
         let _ = writeln!(out, "{name}_bucket{{model_name=\"{model}\",le=\"+Inf\"}} {}", stats.steps);
         let _ = writeln!(out, "{name}_sum{{model_name=\"{model}\"}} {}", stats.step_tokens);
         let _ = writeln!(out, "{name}_count{{model_name=\"{model}\"}} {}", stats.steps);
-        let Counts { first_token, between_tokens, per_token, whole, queue, prefill, decode, inference, .. } = &*counts;
-        for histogram in [first_token, between_tokens, per_token, whole, queue, prefill, decode, inference] {
-            histogram.write(model, &mut out);
-        }
-        counts.prompt.write(model, &mut out);
-        counts.generated.write(model, &mut out);
-        out
     }
+    let histograms: [fn(&Counts) -> &Histogram; 10] = [
+        |c| &c.first_token,
+        |c| &c.between_tokens,
+        |c| &c.per_token,
+        |c| &c.whole,
+        |c| &c.queue,
+        |c| &c.prefill,
+        |c| &c.decode,
+        |c| &c.inference,
+        |c| &c.prompt,
+        |c| &c.generated,
+    ];
+    for of in histograms {
+        for (i, row) in rows.iter().enumerate() {
+            let histogram = of(&row.counts);
+            if i == 0 {
+                head(histogram.name, histogram.help, "histogram", &mut out);
+            }
+            histogram.write(&row.name, &mut out);
+        }
+    }
+    out
+}
+
+fn cache_usage(stats: &EngineStats) -> f64 {
+    stats.blocks_used as f64 / stats.blocks_total.max(1) as f64
+}
+
+fn line(name: &str, model: &str, value: f64, out: &mut String) {
+    let _ = writeln!(out, "{name}{{model_name=\"{model}\"}} {value}");
 }
 
 impl Counts {
@@ -218,15 +257,21 @@ fn head(name: &str, help: &str, kind: &str, out: &mut String) {
     let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}");
 }
 
-/// The metrics.
+fn row(summary: Summary<'_>) -> Row<'_> {
+    Row {
+        name: summary.names[0].replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"),
+        stats: summary.loaded.map(|served| served.engine.stats()).unwrap_or_default(),
+        counts: summary.metrics.counts(),
+    }
+}
+
+/// The metrics of all models. An unloaded one has no engine, so that those numbers begin again at 0.
 ///
 /// # Errors
 /// 503 while loading.
 pub fn get(call: &Call) -> Result<Response<Body>> {
-    let served = call.shared.loaded()?;
-    let model = served.names[0].replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let text = call.shared.metrics.write(&served.engine.stats(), &model);
-    Ok(body::response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
+    let rows: Vec<Row> = call.shared.all_models()?.list().map(row).collect();
+    Ok(body::response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", write(&rows)))
 }
 
 #[cfg(test)]
@@ -239,7 +284,7 @@ mod tests {
         [0.5, 1.0, 1.5, 2.5, 9.0].into_iter().for_each(|value| histogram.add(value));
         let mut out = String::new();
         histogram.write("m", &mut out);
-        let want = "# HELP h Help.\n# TYPE h histogram\nh_bucket{model_name=\"m\",le=\"1.0\"} 2\nh_bucket{model_name=\"m\",le=\"2.5\"} 4\n\
+        let want = "h_bucket{model_name=\"m\",le=\"1.0\"} 2\nh_bucket{model_name=\"m\",le=\"2.5\"} 4\n\
                     h_bucket{model_name=\"m\",le=\"+Inf\"} 5\nh_sum{model_name=\"m\"} 14.5\nh_count{model_name=\"m\"} 5\n";
         assert_eq!(out, want);
     }

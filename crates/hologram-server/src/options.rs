@@ -34,13 +34,15 @@ pub struct Limits {
     pub read_time: Duration,
     /// Sequences of one request: prompts times `n`.
     pub sequences: usize,
+    /// Time for which a request waits until its model is loaded.
+    pub load_time: Duration,
     /// Time for requests to end after SIGTERM.
     pub drain_time: Duration,
 }
 
 impl Default for Limits {
     /// 16 MiB of body, 64 KiB of headers, 100 headers, 2048 connections, 15 s for headers, 30 s for bodies and readers,
-    /// 128 sequences, 120 s for draining.
+    /// 128 sequences, 300 s for loading, 120 s for draining.
     fn default() -> Limits {
         Limits {
             body: 16 << 20,
@@ -51,6 +53,7 @@ impl Default for Limits {
             body_time: Duration::from_secs(30),
             read_time: Duration::from_secs(30),
             sequences: 128,
+            load_time: Duration::from_secs(300),
             drain_time: Duration::from_secs(120),
         }
     }
@@ -71,12 +74,16 @@ pub struct Options {
     /// page could call a server on the reader's machine, by a name that it lets resolve to that machine. A server with
     /// keys takes any name.
     pub hosts: Vec<String>,
+    /// Models that are in memory at once, at least one.
+    pub max_loaded: usize,
+    /// Models that were idle for so long are unloaded; `None`: they stay.
+    pub unload_after: Option<Duration>,
     /// Limits.
     pub limits: Limits,
 }
 
 impl Default for Options {
-    /// 127.0.0.1, port 8080, no keys.
+    /// 127.0.0.1, port 8080, no keys, all models at once.
     fn default() -> Options {
         Options {
             listen: Listen::Tcp("127.0.0.1".into(), 8080),
@@ -84,6 +91,8 @@ impl Default for Options {
             keys: Keys::default(),
             origins: Vec::new(),
             hosts: Vec::new(),
+            max_loaded: usize::MAX,
+            unload_after: None,
             limits: Limits::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! A chat reply, taken apart as it is generated: thoughts, answer, calls of functions.
 
-use hologram_llm::{Part, Tags, Thoughts};
+use hologram_llm::{Finish, Part, Tags, Thoughts};
+use serde::de::IgnoredAny;
 
 use crate::tools::calls::Calls;
 use crate::tools::harmony::Harmony;
@@ -28,6 +29,19 @@ pub enum Delta {
         /// The piece.
         text: String,
     },
+}
+
+/// Whether a reply was cut off: by a limit, or by a text that ends it.
+fn was_cut(reason: Option<Finish>) -> bool {
+    reason != Some(Finish::EndOfText)
+}
+
+/// Drops the last call if the reply was cut off within its arguments: half of a call must not be made.
+pub fn drop_cut<T>(calls: &mut Vec<T>, reason: Option<Finish>, arguments: impl Fn(&T) -> &str) {
+    let is_whole = |call| serde_json::from_str::<IgnoredAny>(arguments(call)).is_ok();
+    if was_cut(reason) && calls.last().is_some_and(|call| !is_whole(call)) {
+        calls.pop();
+    }
 }
 
 /// Takes a reply apart.
@@ -81,14 +95,14 @@ impl Splitter {
         }
     }
 
-    /// What is left at the reply's end.
-    pub fn finish(&mut self) -> Vec<Delta> {
+    /// What is left at the reply's end, which has this reason.
+    pub fn finish(&mut self, reason: Option<Finish>) -> Vec<Delta> {
         match self {
             Splitter::Harmony(harmony) => harmony.finish(),
             Splitter::Text { thoughts, calls } => {
                 let rest = thoughts.as_mut().and_then(Thoughts::finish);
                 let mut deltas: Vec<Delta> = rest.into_iter().flat_map(|part| deltas(part, calls)).collect();
-                deltas.extend(calls.iter_mut().flat_map(Calls::finish));
+                deltas.extend(calls.iter_mut().flat_map(|calls| calls.finish(was_cut(reason))));
                 deltas
             }
         }

@@ -8,7 +8,11 @@ use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::options::Limits;
 use crate::params::Params;
+use crate::registry::Lease;
+use crate::served::Served;
 use crate::server::Shared;
 use crate::{anthropic, info, metrics, ollama, openai, openapi, page, responses, tokens};
 
@@ -18,25 +22,86 @@ pub struct Call {
     pub shared: Arc<Shared>,
     /// The number of the key, if the server has keys.
     pub tenant: Option<usize>,
+    /// The part of the target after `?`.
+    pub query: Option<String>,
     /// The body.
     pub body: Vec<u8>,
 }
 
+/// A request whose model is loaded.
+pub struct Ready {
+    /// The server.
+    pub shared: Arc<Shared>,
+    /// Its model.
+    pub model: Lease,
+    tenant: Option<usize>,
+}
+
+/// Takes the model's name from a request's members.
+pub fn model_name(fields: &mut Fields) -> Result<Option<String>> {
+    fields.text("model")
+}
+
 impl Call {
-    /// Reads the body, which may take long, beside the threads that serve connections.
+    /// Reads the body, which may take long, beside the threads that serve connections. In between, its model is loaded
+    /// if need be.
     ///
     /// # Errors
-    /// Those of `parse`.
+    /// Those of `name` and `parse`, and when the model is unknown or cannot be loaded.
     pub async fn prepare<T: Send + 'static>(
-        mut self,
-        parse: impl FnOnce(&Arc<Shared>, &[u8]) -> Result<T> + Send + 'static,
-    ) -> Result<(T, Call)> {
-        let (shared, body) = (self.shared.clone(), std::mem::take(&mut self.body));
-        let parsed = tokio::task::spawn_blocking(move || parse(&shared, &body)).await;
-        let parsed = parsed.map_err(|_| ApiError::internal("the server failed to read the request"))?;
-        Ok((parsed?, self))
+        self,
+        name: fn(&mut Fields) -> Result<Option<String>>,
+        parse: impl FnOnce(&Served, &Limits, Fields) -> Result<T> + Send + 'static,
+    ) -> Result<(T, Ready)> {
+        let Call { shared, tenant, body, .. } = self;
+        shared.models()?;
+        let (name, fields) = beside(move || {
+            let mut fields = Fields::new(crate::json::object(&body)?);
+            Ok((name(&mut fields)?, fields))
+        })
+        .await?;
+        let model = shared.models()?.lease(name.as_deref()).await?;
+        let (parsed, shared, model) = beside(move || {
+            let parsed = parse(&model, &shared.options.limits, fields)?;
+            Ok((parsed, shared, model))
+        })
+        .await?;
+        Ok((parsed, Ready { shared, model, tenant }))
     }
 
+    /// The value of `model=` in the query.
+    pub fn model_of_query(&self) -> Option<String> {
+        let named = |pair: &str| pair.strip_prefix("model=").map(unescaped);
+        self.query.as_deref()?.split('&').find_map(named)
+    }
+}
+
+/// Runs work that may take long beside the threads that serve connections.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ApiError::internal("the server failed to read the request"))?
+}
+
+/// A part of a target with its `%` escapes resolved.
+pub fn unescaped(text: &str) -> String {
+    let digit = |byte: Option<&u8>| byte.and_then(|b| (*b as char).to_digit(16));
+    let (bytes, mut i, mut out) = (text.as_bytes(), 0, Vec::with_capacity(text.len()));
+    while i < bytes.len() {
+        match (bytes[i], digit(bytes.get(i + 1)), digit(bytes.get(i + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                i += 3;
+            }
+            (byte, ..) => {
+                out.push(byte);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+impl Ready {
     /// The engine's request for a reply.
     pub fn request(&self, params: &Params, prompt: Vec<u32>, reply: usize) -> Request {
         let mut request = params.request(prompt, reply);
@@ -179,7 +244,7 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
         Route::Ready => info::ready(&call),
         Route::Version => Ok(info::version()),
         Route::ServerInfo => info::server(&call),
-        Route::Props => info::props(&call),
+        Route::Props => info::props(&call).await,
         Route::Slots => info::slots(&call),
         Route::Metrics => metrics::get(&call),
         Route::OpenApi => Ok(body::json(StatusCode::OK, &openapi::document())),

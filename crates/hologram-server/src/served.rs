@@ -206,17 +206,6 @@ impl Served {
         let vectors = embedder.embed(&[tokens], self.pooling).map_err(failed)?;
         vectors.into_iter().next().ok_or_else(|| ApiError::internal("the embedder gave no vector"))
     }
-
-    /// Checks the model's name in a request; without one it is this model.
-    ///
-    /// # Errors
-    /// 404 for another model.
-    pub fn check_name(&self, name: Option<&str>) -> Result<()> {
-        match name {
-            Some(name) if !self.names.iter().any(|n| n == name) => Err(ApiError::no_model(name, &self.names[0])),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// Counts itself while it lives.

@@ -11,17 +11,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::{ApiError, Result};
 use crate::listen::Listener;
-use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::registry::{Registry, Source};
 use crate::served::Served;
 
 /// What all requests share.
 pub struct Shared {
     /// The options.
     pub options: Options,
-    /// What the requests did.
-    pub metrics: Metrics,
-    served: OnceLock<Served>,
+    models: OnceLock<Arc<Registry>>,
     draining: AtomicBool,
     running: AtomicUsize,
     stop: watch::Sender<bool>,
@@ -30,27 +28,23 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The model.
+    /// The models, while requests are taken.
     ///
     /// # Errors
-    /// 503 while it loads, and while the server drains.
-    pub fn served(&self) -> Result<&Served> {
+    /// 503 until there are models, and while the server drains.
+    pub fn models(&self) -> Result<&Arc<Registry>> {
         if self.draining.load(Ordering::SeqCst) {
             return Err(ApiError::unavailable("the server is shutting down", 10));
         }
-        let served = self.loaded()?;
-        match served.engine.is_alive() {
-            true => Ok(served),
-            false => Err(ApiError::internal("the engine has stopped")),
-        }
+        self.all_models()
     }
 
-    /// The model, also while the server drains.
+    /// The models, also while the server drains.
     ///
     /// # Errors
-    /// 503 while it loads.
-    pub fn loaded(&self) -> Result<&Served> {
-        self.served.get().ok_or_else(|| ApiError::unavailable("the model is loading", 2))
+    /// 503 until there are models.
+    pub fn all_models(&self) -> Result<&Arc<Registry>> {
+        self.models.get().ok_or_else(|| ApiError::unavailable("the model is loading", 2))
     }
 
     /// Counts a request until the guard is dropped.
@@ -61,7 +55,7 @@ impl Shared {
         // Counted first: draining begins before it looks at the count.
         self.running.fetch_add(1, Ordering::SeqCst);
         let running = Running(self.clone());
-        self.served()?;
+        self.models()?;
         Ok(running)
     }
 
@@ -86,7 +80,7 @@ impl Drop for Running {
     }
 }
 
-/// A server. It answers `/health` from its start, and everything else when it has a model.
+/// A server. It answers `/health` from its start, and everything else when it has models.
 pub struct Server {
     runtime: Runtime,
     shared: Arc<Shared>,
@@ -117,8 +111,7 @@ impl Server {
             .build()?;
         let shared = Arc::new(Shared {
             options,
-            metrics: Metrics::default(),
-            served: OnceLock::new(),
+            models: OnceLock::new(),
             draining: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             stop: watch::Sender::new(false),
@@ -138,9 +131,18 @@ impl Server {
         &self.addresses
     }
 
-    /// Serves this model from now on. A second one is dropped.
+    /// Serves this model from now on, as [`Server::offer`] does with a list of one.
     pub fn provide(&self, served: Served) {
-        let _ = self.shared.served.set(served);
+        self.offer(vec![served.into()]);
+    }
+
+    /// Serves these models from now on. Requests without a model's name get the first; of two with the same name the
+    /// earlier has it. A second list, or an empty one, is dropped.
+    pub fn offer(&self, sources: Vec<Source>) {
+        let models = Registry::new(sources, &self.shared.options);
+        if models.list().next().is_some() && self.shared.models.set(models.clone()).is_ok() {
+            self.runtime.spawn(models.unload_idle());
+        }
     }
 
     /// Serves until SIGTERM or SIGINT, then drains; a second signal cuts the rest off.
@@ -161,8 +163,8 @@ impl Server {
 
     fn drain_until(self, cut: impl Future<Output = ()>) -> End {
         self.shared.draining.store(true, Ordering::SeqCst);
-        if let Some(served) = self.shared.served.get() {
-            served.engine.drain();
+        if let Some(models) = self.shared.models.get() {
+            models.drain();
         }
         let end = self.runtime.block_on(async {
             // New requests get their 503 meanwhile.

@@ -38,7 +38,7 @@ impl Talk {
         let template = served.template()?;
         let (mut calls, mut begin) = (None, String::new());
         // For errors: what the constraint comes from.
-        let mut of_tools = false;
+        let (mut of_tools, mut is_free) = (false, false);
         let offers = !tools.offered().is_empty();
         if offers {
             let format = Format::of(template)?;
@@ -51,8 +51,8 @@ impl Talk {
                 served.engine.check_constraint(answer).map_err(|e| job::rejected(e, names))?;
             }
             of_tools = form.is_some();
-            if let Some(Form { begin: text, rest }) = form {
-                begin = text;
+            if let Some(Form { begin: text, rest, is_free: free }) = form {
+                (begin, is_free) = (text, free);
                 params.constraint = Some(rest);
             }
             calls = Some(Calls::new(format, tools));
@@ -62,7 +62,7 @@ impl Talk {
             begin = [CHANNEL, "final", MESSAGE].concat();
         }
         conversation.tools = tools.offered().iter().map(|tool| tool.value.clone()).collect();
-        let constrained = params.constraint.is_some();
+        let constrained = params.constraint.is_some() && !is_free;
         if constrained && template.has_thinking_switch() {
             // Thoughts have no form.
             conversation.variables.insert("enable_thinking".into(), false.into());

@@ -1,7 +1,5 @@
 //! `/tokenize`, `/detokenize` and `/apply-template`, in the forms of vLLM and of llama.cpp.
 
-use std::sync::Arc;
-
 use hologram_llm::{Conversation, Written};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -10,14 +8,14 @@ use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::openai::messages;
+use crate::options::Limits;
 use crate::params::token;
-use crate::routes::Call;
+use crate::routes::{Call, model_name};
 use crate::served::Served;
-use crate::server::Shared;
 use crate::talk;
 
-async fn answer(call: Call, parse: fn(&Arc<Shared>, &[u8]) -> Result<Value>) -> Result<Response<Body>> {
-    let (value, _) = call.prepare(parse).await?;
+async fn answer(call: Call, parse: fn(&Served, &Limits, Fields) -> Result<Value>) -> Result<Response<Body>> {
+    let (value, _) = call.prepare(model_name, parse).await?;
     Ok(body::json(StatusCode::OK, &value))
 }
 
@@ -26,14 +24,9 @@ async fn answer(call: Call, parse: fn(&Arc<Shared>, &[u8]) -> Result<Value>) -> 
 /// # Errors
 /// Names the parameter at fault.
 pub async fn tokenize(call: Call) -> Result<Response<Body>> {
-    answer(call, |shared, body| {
-        let served = shared.served()?;
-        let mut fields = Fields::new(crate::json::object(body)?);
-        served.check_name(fields.text("model")?.as_deref())?;
-        match fields.text("content")? {
-            Some(text) => tokenize_content(served, fields, &text),
-            None => tokenize_prompt(served, fields),
-        }
+    answer(call, |served, _, mut fields| match fields.text("content")? {
+        Some(text) => tokenize_content(served, fields, &text),
+        None => tokenize_prompt(served, fields),
     })
     .await
 }
@@ -84,10 +77,7 @@ fn tokenize_prompt(served: &Served, mut fields: Fields) -> Result<Value> {
 /// # Errors
 /// Names the parameter at fault.
 pub async fn detokenize(call: Call) -> Result<Response<Body>> {
-    answer(call, |shared, body| {
-        let served = shared.served()?;
-        let mut fields = Fields::new(crate::json::object(body)?);
-        served.check_name(fields.text("model")?.as_deref())?;
+    answer(call, |served, _, mut fields| {
         let Some(ids) = fields.list("tokens")? else { return Err(ApiError::invalid("tokens", "tokens are required")) };
         fields.finish()?;
         let ids = ids.iter().map(|id| token(id, "tokens", served.vocab())).collect::<Result<Vec<_>>>()?;
@@ -103,10 +93,7 @@ pub async fn detokenize(call: Call) -> Result<Response<Body>> {
 /// # Errors
 /// Names the parameter at fault.
 pub async fn apply_template(call: Call) -> Result<Response<Body>> {
-    answer(call, |shared, body| {
-        let served = shared.served()?;
-        let mut fields = Fields::new(crate::json::object(body)?);
-        served.check_name(fields.text("model")?.as_deref())?;
+    answer(call, |served, _, mut fields| {
         let text = conversation(served, &mut fields)?;
         fields.finish()?;
         Ok(json!({ "prompt": text.text() }))

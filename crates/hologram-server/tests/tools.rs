@@ -212,6 +212,89 @@ fn replies_are_calls_or_fulfil_the_schema() {
 }
 
 #[test]
+fn a_call_that_is_cut_off_is_none() {
+    let (mut cut, mut whole) = (0, 0);
+    for template in ALL {
+        let server = server(template);
+        for limit in [1, 3, 7, 12, 20, 30, 60, 120, 200, 300] {
+            let body = openai(json!("required"), json!({"max_tokens": limit, "parallel_tool_calls": false}));
+            let answer = server.post(CHAT, &body).json();
+            let (choice, none) = (&answer["choices"][0], vec![]);
+            let calls = choice["message"]["tool_calls"].as_array().unwrap_or(&none);
+            for call in calls {
+                whole += 1;
+                check(&serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap());
+            }
+            if choice["finish_reason"] == "length" {
+                cut += 1;
+                // Nor is its beginning a text.
+                let text = choice["message"]["content"].as_str().unwrap_or("");
+                assert!(text.is_empty(), "{template} {limit}: {choice}");
+            } else {
+                assert_eq!((&choice["finish_reason"], calls.len()), (&json!("tool_calls"), 1), "{choice}");
+            }
+            // A stream has sent the beginning, and says that it was cut off.
+            let mut body = body;
+            body["stream"] = json!(true);
+            let events = server.post(CHAT, &body).events();
+            assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], choice["finish_reason"]);
+
+            let tool = |name: &str| json!({"name": name, "input_schema": weather()});
+            let extra = json!({
+                "max_tokens": limit, "tools": [tool("weather"), tool("climate")], "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+            });
+            let answer = server.post("/v1/messages", &anthropic(extra)).json();
+            let blocks = answer["content"].as_array().unwrap();
+            let uses = blocks.iter().filter(|block| block["type"] == "tool_use");
+            uses.clone().for_each(|block| check(&block["input"]));
+            let (n, texts) = (uses.count(), blocks.iter().filter(|block| block["text"].as_str() > Some("")).count());
+            assert!(texts == 0 && (n == 1 || answer["stop_reason"] == "max_tokens"), "{template} {limit}: {answer}");
+        }
+    }
+    assert!(cut > 20 && whole > 10, "{cut} cut off, {whole} whole");
+}
+
+#[test]
+fn strict_tools_keep_their_schema_in_free_replies() {
+    let (mut calls, mut texts) = (0, 0);
+    for template in ALL {
+        let server = server(template);
+        let mark = match template {
+            HERMES | CODER | GLM => "<tool_call>",
+            LLAMA => "{",
+            MISTRAL | ARGS => "[TOOL_CALLS]",
+            GEMMA => "<|tool_call>",
+            FUNCTION_GEMMA => "<start_function_call>",
+            HARMONY => "<|channel|>commentary to=functions.",
+            _ => "<｜tool▁calls▁begin｜>",
+        };
+        for seed in 0..6 {
+            let mut body =
+                openai(json!("auto"), json!({"seed": seed, "parallel_tool_calls": false, "max_tokens": 200}));
+            // Without `strict` the model may write anything; with it, only calls have a form.
+            body["tools"][0]["function"]["strict"] = json!(true);
+            body["tools"][1]["function"]["strict"] = json!(true);
+            let answer = server.post(CHAT, &body);
+            assert_eq!(answer.status, 200, "{template}: {}", answer.body);
+            let choice = &answer.json()["choices"][0];
+            match choice["message"]["tool_calls"].as_array() {
+                Some(list) => {
+                    calls += 1;
+                    check(&serde_json::from_str(list[0]["function"]["arguments"].as_str().unwrap()).unwrap());
+                }
+                None => {
+                    texts += 1;
+                    let text = choice["message"]["content"].as_str().unwrap_or("");
+                    assert!(!text.trim_start().starts_with(mark), "{template}: {choice}");
+                }
+            }
+        }
+    }
+    // The tiny model chooses by chance.
+    assert!(texts > 10, "{calls} calls, {texts} texts");
+}
+
+#[test]
 fn several_calls_are_parallel() {
     for template in ALL {
         let server = server(template);

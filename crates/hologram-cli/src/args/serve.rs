@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, LoraArgs, ModelArgs, OR_BUILT_IN, Pool, usage};
+use super::{DeviceArgs, Kv, LoraArgs, OR_BUILT_IN, Pool, usage};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -32,7 +32,7 @@ impl From<Log> for hologram_server::log::Level {
 }
 
 /// Options of an engine that guesses tokens.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
     /// per step; the text is the same [default: auto]
@@ -88,11 +88,20 @@ fn origin(text: &str) -> Result<String, String> {
 }
 
 /// Options of `serve`.
-#[derive(Args)]
-#[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
+#[derive(Args, Clone)]
 pub struct ServeArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
+    #[arg(value_name = "MODEL", conflicts_with = "model", help = OR_BUILT_IN)]
+    pub word: Option<PathBuf>,
+    /// The same as MODEL, or NAME=MODEL with the name for clients; may be given several times: each model is then
+    /// loaded by its first request, and the first serves requests without a name
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Vec<PathBuf>,
+    /// Models in memory at once; another one waits until the one that was unused for longest is idle [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub max_loaded: Option<u32>,
+    /// Unload a model that was idle for so many seconds; its next request loads it again [default: models stay]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub unload_after: Option<u32>,
     /// Name or address of the interface to listen on; 0.0.0.0 is every one
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,

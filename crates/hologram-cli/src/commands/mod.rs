@@ -25,6 +25,7 @@ mod quantize;
 mod run;
 mod selftest;
 mod serve;
+mod serve_models;
 mod shell;
 mod shipped;
 mod thinking;

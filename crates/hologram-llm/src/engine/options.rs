@@ -21,6 +21,8 @@ pub struct EngineOptions {
     /// Bytes of the KV cache, which all sequences share. `None`: what all need at full length, or nearly all free
     /// memory (half of it on the CPU) if that is less; the context is then shortened to what fits.
     pub kv_memory: Option<u64>,
+    /// Engines that are to share the device's free memory, this one included: without `kv_memory` each takes its part.
+    pub engines: usize,
     /// Element type of the KV cache; see [`SessionOptions::kv`](crate::SessionOptions::kv).
     pub kv: Option<DType>,
     /// Maximum tokens per step: one for each text, the rest pieces of prompts. At least one per sequence.
@@ -67,6 +69,7 @@ impl EngineOptions {
             max_sequences,
             context,
             kv_memory: None,
+            engines: 1,
             kv: None,
             step_tokens: 256,
             max_waiting: 512,
@@ -106,7 +109,7 @@ impl EngineOptions {
         let fitting = |memory: u64| usize::try_from(u128::from(memory) / bytes).unwrap_or(usize::MAX);
         let backend = model.executor().backend();
         let share = if backend.info().backend == BackendType::Cpu { SHARE_OF_HOST } else { SHARE };
-        let mut free = backend.available_memory().map(|free| free / 100 * share);
+        let mut free = backend.available_memory().map(|free| free / 100 * share / options.engines.max(1) as u64);
         let state = model.config().state_bytes() as u64;
         if let (Some(free), 1..) = (&mut free, state) {
             // States get up to a third of the memory: two for each sequence, and those that are kept.

@@ -12,8 +12,8 @@ use hologram_llm::engine::Usage;
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::job::{self, Text};
-use crate::reply::{Delta, Splitter};
-use crate::routes::Call;
+use crate::reply::{Delta, Splitter, drop_cut};
+use crate::routes::{Call, model_name};
 use crate::stream::sse;
 use crate::talk::Talk;
 
@@ -40,12 +40,12 @@ pub fn error(error: &ApiError) -> Value {
 /// # Errors
 /// When it is at fault, or the engine does not take it.
 pub async fn run(call: Call) -> Result<Response<Body>> {
-    let shared = call.shared.clone();
-    let (request::Messages { talk, streams }, call) = call.prepare(request::parse).await?;
+    let (request::Messages { talk, streams }, ready) = call.prepare(model_name, request::parse).await?;
     let Talk { params, prompt, splitter, names } = talk;
     let prompt_tokens = prompt.len();
-    let replies = job::submit(&shared, vec![call.request(&params, prompt, 0)], names).await?;
-    let (id, model) = (shared.new_id("msg_"), shared.served()?.names[0].clone());
+    let (id, model) = (ready.shared.new_id("msg_"), ready.model.names[0].clone());
+    let requests = vec![ready.request(&params, prompt, 0)];
+    let replies = job::submit(ready, requests, names).await?;
     if streams {
         return Ok(sse(replies, stream::Events::new(id, model, splitter, prompt_tokens)));
     }
@@ -69,7 +69,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 /// # Errors
 /// When the request is at fault.
 pub async fn count(call: Call) -> Result<Response<Body>> {
-    let (tokens, _) = call.prepare(request::count).await?;
+    let (tokens, _) = call.prepare(model_name, request::count).await?;
     Ok(body::json(StatusCode::OK, &json!({ "input_tokens": tokens })))
 }
 
@@ -96,7 +96,7 @@ fn usage(usage: Usage) -> Value {
 /// The blocks of a complete reply, and whether it has calls.
 fn content(text: &Text, mut splitter: Splitter) -> (Vec<Value>, bool) {
     let (mut thought, mut answer, mut calls) = (String::new(), String::new(), Vec::<(String, String, String)>::new());
-    for delta in splitter.push(&text.text).into_iter().chain(splitter.finish()) {
+    for delta in splitter.push(&text.text).into_iter().chain(splitter.finish(text.reason)) {
         match delta {
             Delta::Thought(piece) => thought += &piece,
             Delta::Answer(piece) => answer += &piece,
@@ -104,6 +104,7 @@ fn content(text: &Text, mut splitter: Splitter) -> (Vec<Value>, bool) {
             Delta::Arguments { index, text } => calls[index].2 += &text,
         }
     }
+    drop_cut(&mut calls, text.reason, |(_, _, arguments)| arguments);
     let has_calls = !calls.is_empty();
     let mut blocks = Vec::new();
     if !thought.is_empty() {
@@ -113,7 +114,7 @@ fn content(text: &Text, mut splitter: Splitter) -> (Vec<Value>, bool) {
         blocks.push(json!({ "type": "text", "text": answer }));
     }
     blocks.extend(calls.into_iter().map(|(id, name, arguments)| {
-        // A call that was cut off has no whole input.
+        // What the model wrote need not be JSON.
         let input = serde_json::from_str::<Value>(&arguments).unwrap_or_else(|_| json!({}));
         json!({ "type": "tool_use", "id": id, "name": name, "input": input })
     }));

@@ -1,15 +1,13 @@
 //! Requests in Anthropic's form.
 
-use std::sync::Arc;
-
 use hologram_llm::Conversation;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
+use crate::options::Limits;
 use crate::params::{MAX_TOKENS, Params};
 use crate::served::Served;
-use crate::server::Shared;
 use crate::talk::Talk;
 use crate::tools::{Choice, Tool, Tools};
 
@@ -25,10 +23,7 @@ pub struct Messages {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Messages> {
-    let served = shared.served()?;
-    let mut fields = Fields::new(crate::json::object(body)?);
-    served.check_name(fields.text("model")?.as_deref())?;
+pub fn parse(served: &Served, _: &Limits, mut fields: Fields) -> Result<Messages> {
     let Some(max_tokens) = fields.integer("max_tokens", 1..=MAX_TOKENS)? else {
         return Err(ApiError::invalid("max_tokens", "max_tokens is required"));
     };
@@ -57,10 +52,7 @@ pub fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Messages> {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn count(shared: &Arc<Shared>, body: &[u8]) -> Result<usize> {
-    let served = shared.served()?;
-    let mut fields = Fields::new(crate::json::object(body)?);
-    served.check_name(fields.text("model")?.as_deref())?;
+pub fn count(served: &Served, _: &Limits, mut fields: Fields) -> Result<usize> {
     let (conversation, tools) = conversation(&mut fields, served)?;
     fields.finish()?;
     let params = Params::parse(&mut Fields::new(Map::new()), served.vocab(), 1)?;
@@ -194,8 +186,9 @@ fn tools(fields: &mut Fields) -> Result<Tools> {
             return Err(ApiError::invalid(format!("{param}.name"), "a tool has a name"));
         };
         let tool_ = Tool::new(name, tool.text("description")?, tool.take("input_schema"), &param)?;
+        let strict = tool.boolean("strict")?.unwrap_or(false);
         tool.finish()?;
-        Ok(tool_)
+        Ok(Tool { strict, ..tool_ })
     };
     let list = list.into_iter().enumerate().map(tool).collect::<Result<Vec<_>>>()?;
     let mut parallel = true;

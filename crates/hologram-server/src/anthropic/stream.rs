@@ -105,7 +105,7 @@ impl Writer for Events {
                 self.deltas(deltas, out);
             }
             Event::Finished { reason, stop, usage: numbers, .. } => {
-                let rest = self.splitter.finish();
+                let rest = self.splitter.finish(Some(reason));
                 self.deltas(rest, out);
                 if self.blocks == 0 {
                     self.begin("text", json!({ "type": "text", "text": "" }), out);

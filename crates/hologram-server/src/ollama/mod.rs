@@ -4,8 +4,8 @@ mod request;
 
 use std::time::Instant;
 
-use hologram_llm::Event;
 use hologram_llm::engine::{Timings, Usage};
+use hologram_llm::{Event, Finish};
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -13,9 +13,9 @@ use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::job::{self, Names};
 use crate::openai::{finish_reason, now};
-use crate::reply::{Delta, Splitter};
-use crate::routes::Call;
-use crate::served::Served;
+use crate::registry::Summary;
+use crate::reply::{Delta, Splitter, drop_cut};
+use crate::routes::{Call, Ready};
 use crate::stream::{Writer, lines};
 use crate::talk::Talk;
 use request::Asked;
@@ -30,10 +30,10 @@ pub fn error(error: &ApiError) -> Value {
 /// # Errors
 /// When the request is at fault, or the engine does not take it.
 pub async fn chat(call: Call) -> Result<Response<Body>> {
-    let (request, call) = call.prepare(request::chat).await?;
+    let (request, ready) = call.prepare(request::name, request::chat).await?;
     match request {
-        Asked::Reply(request) => answer(call, *request, "messages").await,
-        Asked::Nothing(reason) => nothing(&call, reason, true),
+        Asked::Reply(request) => answer(ready, *request, "messages").await,
+        Asked::Nothing(reason) => nothing(&ready, reason, true),
     }
 }
 
@@ -42,16 +42,16 @@ pub async fn chat(call: Call) -> Result<Response<Body>> {
 /// # Errors
 /// When the request is at fault, or the engine does not take it.
 pub async fn generate(call: Call) -> Result<Response<Body>> {
-    let (request, call) = call.prepare(request::generate).await?;
+    let (request, ready) = call.prepare(request::name, request::generate).await?;
     match request {
-        Asked::Reply(request) => answer(call, *request, "prompt").await,
-        Asked::Nothing(reason) => nothing(&call, reason, false),
+        Asked::Reply(request) => answer(ready, *request, "prompt").await,
+        Asked::Nothing(reason) => nothing(&ready, reason, false),
     }
 }
 
 /// The reply to a request for nothing.
-fn nothing(call: &Call, reason: &str, is_chat: bool) -> Result<Response<Body>> {
-    let model = &call.shared.served()?.names[0];
+fn nothing(ready: &Ready, reason: &str, is_chat: bool) -> Result<Response<Body>> {
+    let model = &ready.model.names[0];
     let mut value = json!({ "model": model, "created_at": timestamp(now()), "done": true, "done_reason": reason });
     match is_chat {
         true => value["message"] = json!({ "role": "assistant", "content": "" }),
@@ -60,13 +60,13 @@ fn nothing(call: &Call, reason: &str, is_chat: bool) -> Result<Response<Body>> {
     Ok(body::json(StatusCode::OK, &value))
 }
 
-async fn answer(call: Call, request: request::Request, prompt_name: &'static str) -> Result<Response<Body>> {
-    let shared = call.shared.clone();
+async fn answer(ready: Ready, request: request::Request, prompt_name: &'static str) -> Result<Response<Body>> {
     let request::Request { talk: Talk { params, prompt, splitter, .. }, streams, is_chat } = request;
     let names = Names { prompt: prompt_name, constraint: "format" };
     let started = Instant::now();
-    let mut replies = job::submit(&shared, vec![call.request(&params, prompt, 0)], names).await?;
-    let model = shared.served()?.names[0].clone();
+    let model = ready.model.names[0].clone();
+    let requests = vec![ready.request(&params, prompt, 0)];
+    let mut replies = job::submit(ready, requests, names).await?;
     let mut writer = Lines { model, splitter, is_chat, started, texts: Texts::default() };
     if streams {
         return Ok(lines(replies, writer));
@@ -76,7 +76,7 @@ async fn answer(call: Call, request: request::Request, prompt_name: &'static str
         match event {
             Event::Token { text, .. } => writer.push(&text),
             Event::Finished { reason, usage, timings, .. } => {
-                last = writer.last(finish_reason(Some(reason)), usage, timings);
+                last = writer.last(reason, usage, timings);
             }
             Event::Failed(failure) => return Err(job::failed(&failure)),
             Event::Started { .. } | Event::Prompt { .. } => {}
@@ -152,13 +152,14 @@ impl Lines {
     }
 
     /// The last line, with all that was not sent yet.
-    fn last(&mut self, reason: &str, usage: Usage, timings: Timings) -> Value {
-        let rest = self.splitter.finish();
+    fn last(&mut self, reason: Finish, usage: Usage, timings: Timings) -> Value {
+        let rest = self.splitter.finish(Some(reason));
         rest.into_iter().for_each(|delta| self.texts.add(delta));
-        let texts = std::mem::take(&mut self.texts);
+        let mut texts = std::mem::take(&mut self.texts);
+        drop_cut(&mut texts.calls, Some(reason), |(_, arguments)| arguments);
         let mut line = self.line(texts);
         line["done"] = true.into();
-        line["done_reason"] = reason.into();
+        line["done_reason"] = finish_reason(Some(reason)).into();
         let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         line["total_duration"] = nanoseconds(self.started.elapsed()).into();
         line["load_duration"] = 0.into();
@@ -184,7 +185,7 @@ impl Writer for Lines {
                 }
             }
             Event::Finished { reason, usage, timings, .. } => {
-                *out += &format!("{}\n", self.last(finish_reason(Some(reason)), usage, timings));
+                *out += &format!("{}\n", self.last(reason, usage, timings));
             }
             Event::Failed(failure) => *out += &format!("{}\n", error(&job::failed(&failure))),
         }
@@ -198,20 +199,19 @@ impl Writer for Lines {
 /// # Errors
 /// 503 while loading.
 pub fn tags(call: &Call) -> Result<Response<Body>> {
-    let served = call.shared.served()?;
-    let model = |name: &String| {
-        let bytes = served.engine.model().weight_bytes();
+    let model = |summary: &Summary, name: &String| {
         json!({
-            "name": name, "model": name, "modified_at": timestamp(served.created), "size": bytes, "digest": "",
-            "details": details(served),
+            "name": name, "model": name, "modified_at": timestamp(summary.created), "size": summary.bytes, "digest": "",
+            "details": details(summary.family),
         })
     };
-    let models: Vec<Value> = served.names.iter().map(model).collect();
+    let all = call.shared.models()?.list();
+    let models: Vec<Value> =
+        all.flat_map(|summary| summary.names.iter().map(|name| model(&summary, name)).collect::<Vec<_>>()).collect();
     Ok(body::json(StatusCode::OK, &json!({ "models": models })))
 }
 
-fn details(served: &Served) -> Value {
-    let family = served.engine.model().config().architecture.names.first();
+fn details(family: Option<&str>) -> Value {
     json!({ "format": "gguf", "family": family, "families": [family], "parameter_size": "", "quantization_level": "" })
 }
 
@@ -221,17 +221,17 @@ fn details(served: &Served) -> Value {
 /// 404 for an unknown model.
 pub async fn show(call: Call) -> Result<Response<Body>> {
     let (value, _) = call
-        .prepare(|shared, body| {
-            let served = shared.served()?;
-            request::show(served, body)?;
+        .prepare(request::name_to_show, |served, _, fields| {
+            request::show(fields)?;
             let template = served.template().map(|t| t.source().to_string()).unwrap_or_default();
             let encoder = served.engine.model().config().bidirectional;
             let mut capabilities = vec![if encoder { "embedding" } else { "completion" }];
             capabilities.extend((!encoder && template.contains("tools")).then_some("tools"));
             let mut info = Map::new();
-            info.insert("general.architecture".into(), details(served)["family"].clone());
+            let family = served.engine.model().config().architecture.names.first().copied();
+            info.insert("general.architecture".into(), family.into());
             Ok(json!({
-                "modified_at": timestamp(served.created), "details": details(served), "model_info": info,
+                "modified_at": timestamp(served.created), "details": details(family), "model_info": info,
                 "template": template, "capabilities": capabilities,
             }))
         })

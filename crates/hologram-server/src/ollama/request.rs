@@ -1,7 +1,5 @@
 //! Requests in Ollama's form.
 
-use std::sync::Arc;
-
 use hologram_llm::Conversation;
 use hologram_llm::engine::Constraint;
 use serde_json::{Map, Value, json};
@@ -9,10 +7,10 @@ use serde_json::{Map, Value, json};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::job::Names;
+use crate::options::Limits;
 use crate::params::Params;
 use crate::reply::Splitter;
 use crate::served::Served;
-use crate::server::Shared;
 use crate::talk::Talk;
 use crate::tools::Tools;
 
@@ -39,9 +37,7 @@ pub enum Asked {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn chat(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
-    let served = shared.served()?;
-    let mut fields = Fields::new(crate::json::object(body)?);
+pub fn chat(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked> {
     let reason = reason_of_nothing(&mut fields);
     let (params, streams, variables) = common(&mut fields, served)?;
     let Some(list) = fields.list("messages")? else {
@@ -94,9 +90,7 @@ fn message(value: Value, name: &str) -> Result<Value> {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
-    let served = shared.served()?;
-    let mut fields = Fields::new(crate::json::object(body)?);
+pub fn generate(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked> {
     let reason = reason_of_nothing(&mut fields);
     let (params, streams, variables) = common(&mut fields, served)?;
     let prompt = fields.text("prompt")?.unwrap_or_default();
@@ -122,27 +116,38 @@ pub fn generate(shared: &Arc<Shared>, body: &[u8]) -> Result<Asked> {
     Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: false })))
 }
 
-/// Reads a request of `/api/show`.
+/// Reads a request of `/api/show` but for the model's name.
 ///
 /// # Errors
-/// 404 for an unknown model.
-pub fn show(served: &Served, body: &[u8]) -> Result<()> {
-    let mut fields = Fields::new(crate::json::object(body)?);
-    let name = fields.text("model")?.or(fields.text("name")?);
+/// Names the member at fault.
+pub fn show(mut fields: Fields) -> Result<()> {
     fields.only("verbose", &[false.into()])?;
-    fields.finish()?;
-    check_name(served, name)
+    fields.finish()
 }
 
-/// Ollama's names have a tag, which may be left out.
-fn check_name(served: &Served, name: Option<String>) -> Result<()> {
-    let Some(name) = name else { return Err(ApiError::invalid("model", "a model is required")) };
-    served.check_name(Some(name.strip_suffix(":latest").unwrap_or(&name)))
+/// Takes the model's name, which is required. Ollama's names have a tag, which may be left out.
+///
+/// # Errors
+/// 400 without a name.
+pub fn name(fields: &mut Fields) -> Result<Option<String>> {
+    let Some(name) = fields.text("model")? else { return Err(ApiError::invalid("model", "a model is required")) };
+    Ok(Some(name.strip_suffix(":latest").unwrap_or(&name).into()))
+}
+
+/// As [`name`], for `/api/show`, which has an older member for it.
+///
+/// # Errors
+/// 400 without a name.
+pub fn name_to_show(fields: &mut Fields) -> Result<Option<String>> {
+    let older = fields.text("name")?;
+    match fields.peek("model") {
+        Some(_) => name(fields),
+        None => Ok(older.map(|name| name.strip_suffix(":latest").unwrap_or(&name).into())),
+    }
 }
 
 /// Reads what both routes have: model, options, format, thoughts, whether to stream.
 fn common(fields: &mut Fields, served: &Served) -> Result<(Params, bool, Map<String, Value>)> {
-    check_name(served, fields.text("model")?)?;
     let mut options = fields.map("options")?.unwrap_or_default();
     let limit = options.shift_remove("num_predict").filter(|v| !v.is_null());
     let limit = limit.map(|v| crate::fields::integer(&v, "options.num_predict", -2..=1 << 31)).transpose()?;

@@ -1,7 +1,5 @@
 //! `POST /v1/chat/completions`.
 
-use std::sync::Arc;
-
 use hologram_llm::{Conversation, Event};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -11,10 +9,11 @@ use crate::body::{self, Body};
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::job::{self, Text};
+use crate::options::Limits;
 use crate::params::{self, MAX_TOKENS, Params};
-use crate::reply::{Delta, Splitter};
-use crate::routes::Call;
-use crate::server::Shared;
+use crate::reply::{Delta, Splitter, drop_cut};
+use crate::routes::{Call, model_name};
+use crate::served::Served;
 use crate::stream::{Writer, data, sse};
 use crate::talk::{self, Talk};
 use crate::tools::Tools;
@@ -31,12 +30,11 @@ struct Chat {
 /// # Errors
 /// When it is at fault, or the engine does not take it.
 pub async fn run(call: Call) -> Result<Response<Body>> {
-    let shared = call.shared.clone();
-    let (Chat { talk, stream, include_usage }, call) = call.prepare(parse).await?;
+    let (Chat { talk, stream, include_usage }, ready) = call.prepare(model_name, parse).await?;
     let Talk { params, prompt, splitter, names } = talk;
-    let requests = (0..params.n).map(|i| call.request(&params, prompt.clone(), i)).collect();
-    let replies = job::submit(&shared, requests, names).await?;
-    let (id, created, model) = (shared.new_id("chatcmpl-"), now(), shared.served()?.names[0].clone());
+    let requests = (0..params.n).map(|i| ready.request(&params, prompt.clone(), i)).collect();
+    let (id, created, model) = (ready.shared.new_id("chatcmpl-"), now(), ready.model.names[0].clone());
+    let replies = job::submit(ready, requests, names).await?;
     if stream {
         let replied = |_| Choice { splitter: splitter.clone(), began: false, logprobs: Vec::new() };
         let choices = (0..params.n).map(replied).collect();
@@ -73,7 +71,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
 /// The message of a complete reply, and why it ended.
 fn message(text: &Text, mut splitter: Splitter) -> (Value, &'static str) {
     let (mut answer, mut thought, mut calls) = (String::new(), String::new(), Vec::<(Value, String)>::new());
-    for delta in splitter.push(&text.text).into_iter().chain(splitter.finish()) {
+    for delta in splitter.push(&text.text).into_iter().chain(splitter.finish(text.reason)) {
         match delta {
             Delta::Answer(piece) => answer += &piece,
             Delta::Thought(piece) => thought += &piece,
@@ -83,6 +81,7 @@ fn message(text: &Text, mut splitter: Splitter) -> (Value, &'static str) {
             Delta::Arguments { index, text } => calls[index].1 += &text,
         }
     }
+    drop_cut(&mut calls, text.reason, |(_, arguments)| arguments);
     let mut message = json!({ "role": "assistant", "content": answer, "refusal": null });
     if !thought.is_empty() {
         message["reasoning_content"] = thought.into();
@@ -107,12 +106,9 @@ fn called(reason: &'static str) -> &'static str {
 }
 
 /// Reads a request and writes its conversation.
-fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Chat> {
-    let served = shared.served()?;
-    let mut fields = Fields::new(crate::json::object(body)?);
-    served.check_name(fields.text("model")?.as_deref())?;
+fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Chat> {
     let messages = messages::parse(&mut fields)?;
-    let mut params = Params::parse(&mut fields, served.vocab(), served.max_texts(&shared.options.limits))?;
+    let mut params = Params::parse(&mut fields, served.vocab(), served.max_texts(limits))?;
     let older = fields.integer("max_tokens", 1..=MAX_TOKENS)?;
     params.max_tokens = fields.integer("max_completion_tokens", 1..=MAX_TOKENS)?.or(older).map(|n| n as usize);
     params.logprobs = params::chat_logprobs(&mut fields)?;
@@ -185,7 +181,7 @@ impl Writer for Chunks {
                 self.deltas(index, deltas, out);
             }
             Event::Finished { reason, usage, .. } => {
-                let rest = self.choices[index].splitter.finish();
+                let rest = self.choices[index].splitter.finish(Some(reason));
                 self.deltas(index, rest, out);
                 self.total.add(usage, index == 0);
                 let reason = finish_reason(Some(reason));

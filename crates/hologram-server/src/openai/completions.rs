@@ -1,7 +1,5 @@
 //! `POST /v1/completions`.
 
-use std::sync::Arc;
-
 use hologram_llm::{Event, Request};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -12,10 +10,10 @@ use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::job::{self, Names};
+use crate::options::Limits;
 use crate::params::{self, MAX_TOKENS, Params, token};
-use crate::routes::Call;
+use crate::routes::{Call, model_name};
 use crate::served::Served;
-use crate::server::Shared;
 use crate::stream::{Writer, data, sse};
 
 /// The tokens of a reply unless the request says otherwise, as OpenAI documents.
@@ -57,19 +55,18 @@ impl Prompt {
 /// # Errors
 /// When it is at fault, or the engine does not take it.
 pub async fn run(call: Call) -> Result<Response<Body>> {
-    let shared = call.shared.clone();
-    let (Completions { params, prompts, echo, stream, include_usage }, call) = call.prepare(parse).await?;
+    let (Completions { params, prompts, echo, stream, include_usage }, ready) = call.prepare(model_name, parse).await?;
     let n = params.n;
     // Choice i is reply i % n to prompt i / n.
     let request = |i: usize| {
-        let mut request: Request = call.request(&params, prompts[i / n].tokens.clone(), i % n);
+        let mut request: Request = ready.request(&params, prompts[i / n].tokens.clone(), i % n);
         request.prompt_logprobs = echo && params.logprobs.is_some();
         request
     };
     let requests = (0..prompts.len() * n).map(request).collect();
-    let replies = job::submit(&shared, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
-    let (id, created, model) = (shared.new_id("cmpl-"), now(), shared.served()?.names[0].clone());
-    let beginnings = prompts.iter().map(|prompt| prompt.begin(shared.served()?)).collect::<Result<Vec<_>>>()?;
+    let (id, created, model) = (ready.shared.new_id("cmpl-"), now(), ready.model.names[0].clone());
+    let beginnings = prompts.iter().map(|prompt| prompt.begin(&ready.model)).collect::<Result<Vec<_>>>()?;
+    let replies = job::submit(ready, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
     if stream {
         let choice = |i: usize| Choice {
             echo: echo.then(|| prompts[i / n].text.clone()),
@@ -108,11 +105,8 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     Ok(body::json(StatusCode::OK, &value))
 }
 
-fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Completions> {
-    let served = shared.served()?;
-    let sequences = served.max_texts(&shared.options.limits);
-    let mut fields = Fields::new(crate::json::object(body)?);
-    served.check_name(fields.text("model")?.as_deref())?;
+fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Completions> {
+    let sequences = served.max_texts(limits);
     served.check_generates()?;
     let prompts = prompts(&mut fields, "prompt", served, sequences, true)?;
     let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;

@@ -1,7 +1,5 @@
 //! `POST /v1/embeddings`.
 
-use std::sync::Arc;
-
 use hologram_llm::shortened;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -10,8 +8,9 @@ use super::completions::prompts;
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::routes::Call;
-use crate::server::Shared;
+use crate::options::Limits;
+use crate::routes::{Call, model_name};
+use crate::served::Served;
 
 /// The vectors of texts. They are computed beside the engine, one after the other.
 ///
@@ -20,16 +19,13 @@ use crate::server::Shared;
 pub async fn run(call: Call) -> Result<Response<Body>> {
     let shared = call.shared.clone();
     let _running = shared.running()?;
-    let (value, _) = call.prepare(answer).await?;
+    let (value, _) = call.prepare(model_name, answer).await?;
     Ok(body::json(StatusCode::OK, &value))
 }
 
-fn answer(shared: &Arc<Shared>, body: &[u8]) -> Result<Value> {
-    let served = shared.served()?;
+fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Value> {
     let width = served.engine.model().config().width;
-    let mut fields = Fields::new(crate::json::object(body)?);
-    served.check_name(fields.text("model")?.as_deref())?;
-    let texts = prompts(&mut fields, "input", served, shared.options.limits.sequences, false)?;
+    let texts = prompts(&mut fields, "input", served, limits.sequences, false)?;
     let base64 = fields.one_of("encoding_format", &["float", "base64"])? == Some("base64");
     let dimensions = fields.integer("dimensions", 1..=width as i64)?.map(|n| n as usize);
     fields.ignore(&["user"]);

@@ -4,17 +4,18 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
-use crate::error::{ApiError, Result};
-use crate::routes::Call;
-use crate::served::Served;
+use crate::error::Result;
+use crate::registry::Summary;
+use crate::routes::{Call, unescaped};
 
-/// All names of the model, its own first.
+/// All names of all models, each model's own first.
 ///
 /// # Errors
 /// 503 while loading.
 pub fn list(call: &Call) -> Result<Response<Body>> {
-    let served = call.shared.served()?;
-    let models: Vec<Value> = served.names.iter().map(|name| model(served, name)).collect();
+    let all = call.shared.models()?.list();
+    let models: Vec<Value> =
+        all.flat_map(|summary| summary.names.iter().map(|name| model(&summary, name)).collect::<Vec<_>>()).collect();
     Ok(body::json(StatusCode::OK, &json!({ "object": "list", "data": models })))
 }
 
@@ -23,22 +24,24 @@ pub fn list(call: &Call) -> Result<Response<Body>> {
 /// # Errors
 /// 404 for an unknown one, 503 while loading.
 pub fn get(call: &Call, name: &str) -> Result<Response<Body>> {
-    let served = call.shared.served()?;
     // Names such as owner/name may be escaped.
-    let name = name.replace("%2F", "/").replace("%2f", "/");
-    match served.names.iter().find(|n| **n == name) {
-        Some(name) => Ok(body::json(StatusCode::OK, &model(served, name))),
-        None => Err(ApiError::no_model(&name, &served.names[0])),
-    }
+    let name = unescaped(name);
+    let summary = call.shared.models()?.find(Some(&name))?;
+    Ok(body::json(StatusCode::OK, &model(&summary, &name)))
 }
 
-fn model(served: &Served, name: &str) -> Value {
-    json!({
+fn model(summary: &Summary, name: &str) -> Value {
+    let mut model = json!({
         "id": name,
         "object": "model",
-        "created": served.created,
+        "created": summary.created,
         "owned_by": "hologram",
-        "root": served.names[0],
-        "max_model_len": served.context,
-    })
+        "root": summary.names[0],
+        // llama.cpp's form.
+        "status": { "value": summary.status },
+    });
+    if let Some(served) = &summary.loaded {
+        model["max_model_len"] = served.context.into();
+    }
+    model
 }

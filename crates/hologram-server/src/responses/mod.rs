@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::job::{self, Replies};
 use crate::openai::now;
 use crate::reply::Splitter;
-use crate::routes::Call;
+use crate::routes::{Call, model_name};
 use crate::stream::{Writer, sse};
 use crate::talk::Talk;
 
@@ -23,21 +23,22 @@ use items::Items;
 /// # Errors
 /// When it is at fault, or the engine does not take it.
 pub async fn run(call: Call) -> Result<Response<Body>> {
-    let shared = call.shared.clone();
-    let (request::Request { talk, streams, echo }, call) = call.prepare(request::parse).await?;
+    let (request::Request { talk, streams, echo }, ready) = call.prepare(model_name, request::parse).await?;
     let Talk { params, prompt, splitter, names } = talk;
     let names =
         job::Names { prompt: "input", constraint: if names.constraint == "tools" { "tools" } else { "text.format" } };
-    let replies = job::submit(&shared, vec![call.request(&params, prompt, 0)], names).await?;
+    let shared = &ready.shared;
     let writer = Output {
         id: shared.new_id("resp_"),
         created: now(),
-        model: shared.served()?.names[0].clone(),
+        model: ready.model.names[0].clone(),
         echo,
         splitter,
         items: Items::new(shared.new_id("")),
         last: Value::Null,
     };
+    let requests = vec![ready.request(&params, prompt, 0)];
+    let replies = job::submit(ready, requests, names).await?;
     if streams {
         return Ok(sse(replies, writer));
     }
@@ -105,7 +106,7 @@ impl Writer for Output {
                 }
             }
             Event::Finished { reason, usage, .. } => {
-                for delta in self.splitter.finish() {
+                for delta in self.splitter.finish(Some(reason)) {
                     self.items.add(delta, out);
                 }
                 let complete = matches!(reason, Finish::EndOfText | Finish::Stop);

@@ -1,15 +1,14 @@
 //! Requests of `/v1/responses`.
 
-use std::sync::Arc;
-
 use hologram_llm::Conversation;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::openai::messages;
+use crate::options::Limits;
 use crate::params::{self, MAX_TOKENS, Params};
-use crate::server::Shared;
+use crate::served::Served;
 use crate::talk::{Talk, effort_variables};
 use crate::tools::{Choice, Tools, function_of, word_of};
 
@@ -27,12 +26,8 @@ pub struct Request {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
-    let served = shared.served()?;
-    let object = crate::json::object(body)?;
-    let echo = echo(&object);
-    let mut fields = Fields::new(object);
-    served.check_name(fields.text("model")?.as_deref())?;
+pub fn parse(served: &Served, _: &Limits, mut fields: Fields) -> Result<Request> {
+    let echo = echo(&fields);
     let mut messages = Vec::new();
     if let Some(text) = fields.text("instructions")? {
         messages.push(json!({ "role": "system", "content": text }));
@@ -93,7 +88,7 @@ pub fn parse(shared: &Arc<Shared>, body: &[u8]) -> Result<Request> {
 }
 
 /// What a response repeats of its request, with defaults.
-fn echo(request: &Map<String, Value>) -> Map<String, Value> {
+fn echo(request: &Fields) -> Map<String, Value> {
     let defaults = [
         ("instructions", Value::Null),
         ("max_output_tokens", Value::Null),
@@ -110,7 +105,7 @@ fn echo(request: &Map<String, Value>) -> Map<String, Value> {
         ("truncation", "disabled".into()),
     ];
     let of = |(name, default): (&str, Value)| {
-        let given = request.get(name).filter(|value| !value.is_null());
+        let given = request.peek(name);
         (name.to_string(), given.cloned().unwrap_or(default))
     };
     defaults.into_iter().map(of).collect()

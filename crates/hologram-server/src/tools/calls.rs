@@ -2,7 +2,7 @@
 
 use super::head::{Head, Reader, head};
 use super::scan::{Found, Scan};
-use super::{Format, Tool, Tools, held};
+use super::{Choice, Format, Tool, Tools, held};
 use crate::params::fresh_seed;
 use crate::reply::Delta;
 
@@ -14,6 +14,8 @@ pub struct Calls {
     state: State,
     /// Text that may be the beginning of a call.
     pending: String,
+    /// Whether the reply must have calls.
+    required: bool,
     report: Report,
 }
 
@@ -82,7 +84,9 @@ impl Calls {
     /// Looks for calls of these tools.
     pub fn new(format: Format, tools: &Tools) -> Calls {
         let report = Report::new(format, tools.parallel);
-        Calls { format, tools: tools.offered().to_vec(), state: State::Begin, pending: String::new(), report }
+        let required = matches!(tools.choice, Choice::Required | Choice::Named(_));
+        let (state, pending) = (State::Begin, String::new());
+        Calls { format, tools: tools.offered().to_vec(), state, pending, required, report }
     }
 
     /// Whether a call was found.
@@ -98,10 +102,18 @@ impl Calls {
         deltas
     }
 
-    /// What is left at the reply's end. A call that was cut off stays one.
-    pub fn finish(&mut self) -> Vec<Delta> {
+    /// What is left at the reply's end. Of a call that was cut off before its name was known, nothing; one whose name
+    /// is known stays.
+    pub fn finish(&mut self, cut: bool) -> Vec<Delta> {
         let mut deltas = Vec::new();
-        if let State::Call { before, reader, accepted: false } = &self.state {
+        // A text may be an object as well as a call of Llama's.
+        let is_call = cut && (self.required || self.format != Format::Llama);
+        if is_call && self.format.marks().iter().any(|mark| self.pending.starts_with(mark)) {
+            self.pending.clear();
+        }
+        if let State::Call { before, reader, accepted: false } = &self.state
+            && !is_call
+        {
             let text = format!("{before}{}", reader.text());
             answer(text, &mut deltas);
         }
@@ -244,11 +256,15 @@ fn new_id(format: Format) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Choice, Tool};
     use super::*;
 
     /// The answer and the calls of a reply in pieces of `n` characters.
     fn read(format: Format, parallel: bool, text: &str, n: usize) -> (String, Vec<(String, String)>) {
+        read_to(format, parallel, text, n, false)
+    }
+
+    /// As [`read`], of a reply that was perhaps cut off.
+    fn read_to(format: Format, parallel: bool, text: &str, n: usize, cut: bool) -> (String, Vec<(String, String)>) {
         let schema = json!({"type": "object", "properties": {
             "s": {"type": "string"}, "d": {"type": "string", "format": "date"}, "a": {"type": "integer"}, "x": {},
         }});
@@ -260,7 +276,7 @@ mod tests {
         for piece in characters.chunks(n) {
             deltas.extend(calls.push(&piece.iter().collect::<String>()));
         }
-        deltas.extend(calls.finish());
+        deltas.extend(calls.finish(cut));
         let (mut answer, mut found) = (String::new(), Vec::<(String, String)>::new());
         for delta in deltas {
             match delta {
@@ -275,6 +291,28 @@ mod tests {
             }
         }
         (answer, found)
+    }
+
+    #[test]
+    fn heads_that_were_cut_off_are_no_text() {
+        use Format::{Coder, DeepSeek, Gemma, Glm, Hermes, Llama, Mistral, MistralArgs};
+        for (format, text, answer) in [
+            (Hermes, "Well. <tool_call>", "Well. "),
+            (Hermes, "<tool_call>\n{\"name\": \"f", ""),
+            (Hermes, "Less <tool", "Less <tool"),
+            (Llama, "{\"name\": \"f", "{\"name\": \"f"),
+            (Mistral, "[TOOL_CALLS] [{\"na", ""),
+            (MistralArgs, "Hm [TOOL_CALLS]f[AR", "Hm "),
+            (Coder, "<tool_call>\n<function=f", ""),
+            (Glm, "<tool_call>f", ""),
+            (DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f", ""),
+            (Gemma, "<|tool_call>call:f", ""),
+        ] {
+            for n in 1..30 {
+                assert_eq!(read_to(format, true, text, n, true), (answer.into(), vec![]), "{text} in pieces of {n}");
+                assert_eq!(read(format, true, text, n).0, text);
+            }
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Grammars of replies with calls, in the format of the model: of calls that must be made, and of replies that are
-//! either calls or an answer with a schema.
+//! Grammars of replies with calls, in the format of the model: of calls that must be made, of replies that are either
+//! calls or an answer with a schema, and of free texts in which calls keep their schemas.
 
 use hologram_llm::engine::Constraint;
 use hologram_llm::tokenizer::{TokenType, Tokenizer};
 use serde_json::{Value, json};
 
 use super::format::deepseek;
+use super::free::loosened;
 use super::pairs::{Kind, Tags};
 use super::{Choice, Format, Tool, Tools, harmony};
 use crate::error::{ApiError, Result};
@@ -20,6 +21,8 @@ pub struct Form {
     pub begin: String,
     /// The rest.
     pub rest: Constraint,
+    /// Whether the reply may be any text, in which only calls have a form.
+    pub is_free: bool,
 }
 
 /// The form of a reply. `answer`: the form of its text if it calls nothing. `None`: it is free.
@@ -27,21 +30,24 @@ pub struct Form {
 /// # Errors
 /// 400 when the format has no form for a tool's schema.
 pub fn form(tools: &Tools, format: Format, answer: Option<&Constraint>, tokenizer: &Tokenizer) -> Result<Option<Form>> {
+    let is_free = tools.choice == Choice::Auto && answer.is_none();
     let required = match tools.choice {
-        Choice::Auto if answer.is_none() => return Ok(None),
+        Choice::Auto if is_free && !tools.list.iter().any(|tool| tool.strict) => return Ok(None),
         Choice::None => return Ok(None),
         Choice::Auto => false,
         Choice::Required | Choice::Named(_) => true,
     };
     let mut grammar = Grammar { tokenizer, rules: String::new(), count: 0, any: None };
     let chosen = |tool: &&Tool| !matches!(&tools.choice, Choice::Named(name) if *name != tool.name);
+    let kept = |tool: &Tool| if is_free && !tool.strict { loosened(tool, format) } else { tool.clone() };
     let calls: Vec<String> =
-        tools.list.iter().filter(chosen).map(|tool| grammar.call(tool, format)).collect::<Result<_>>()?;
+        tools.list.iter().filter(chosen).map(|tool| grammar.call(&kept(tool), format)).collect::<Result<_>>()?;
     let call = grammar.rule(&calls.join(" | "));
     let most = if tools.parallel && !matches!(tools.choice, Choice::Named(_)) { MAX_CALLS } else { 1 };
     let calls = grammar.calls(&call, format, most);
     let opened = grammar.marks(begin(format));
     let start = match answer {
+        None if is_free => grammar.free(&calls, format),
         Some(answer) if !required => {
             let answer = match answer {
                 Constraint::JsonObject => "%json {\"type\": \"object\"}".to_string(),
@@ -59,11 +65,11 @@ pub fn form(tools: &Tools, format: Format, answer: Option<&Constraint>, tokenize
     };
     let rest = Constraint::Lark(format!("start: {start}\n{}", grammar.rules));
     let begin = if required { begin(format)[..given(format)].concat() } else { String::new() };
-    Ok(Some(Form { begin, rest }))
+    Ok(Some(Form { begin, rest, is_free }))
 }
 
 /// What calls begin with, up to where they differ.
-fn begin(format: Format) -> &'static [&'static str] {
+pub(super) fn begin(format: Format) -> &'static [&'static str] {
     match format {
         Format::Hermes => &["<tool_call>", "\n{\"name\": \""],
         Format::Llama => &["{\"name\": \""],
@@ -88,7 +94,7 @@ fn given(format: Format) -> usize {
 }
 
 /// A grammar in Lark's format that is being written.
-struct Grammar<'a> {
+pub(super) struct Grammar<'a> {
     tokenizer: &'a Tokenizer,
     rules: String,
     count: usize,
@@ -103,7 +109,7 @@ fn literal(text: &str) -> String {
 
 impl Grammar<'_> {
     /// Adds a rule. Returns its name.
-    fn rule(&mut self, body: &str) -> String {
+    pub(super) fn rule(&mut self, body: &str) -> String {
         self.count += 1;
         let name = format!("r{}", self.count);
         self.rules += &format!("{name}: {body}\n");
@@ -111,23 +117,23 @@ impl Grammar<'_> {
     }
 
     /// A text that is a control token if the vocabulary has it as one.
-    fn mark(&self, text: &str) -> String {
+    pub(super) fn mark(&self, text: &str) -> String {
         self.control(text).unwrap_or_else(|| literal(text))
     }
 
     /// Several of them.
-    fn marks(&self, texts: &[&str]) -> String {
+    pub(super) fn marks(&self, texts: &[&str]) -> String {
         texts.iter().map(|text| self.mark(text)).collect::<Vec<_>>().join(" ")
     }
 
-    fn control(&self, text: &str) -> Option<String> {
+    pub(super) fn control(&self, text: &str) -> Option<String> {
         let id = self.tokenizer.token_id(text)?;
         let is_control = matches!(self.tokenizer.token_type(id), Some(TokenType::Control | TokenType::Unknown));
         is_control.then(|| format!("<[{id}]>"))
     }
 
     /// Any text up to a mark, and the mark.
-    fn text_until(&mut self, mark: &str) -> String {
+    pub(super) fn text_until(&mut self, mark: &str) -> String {
         self.count += 1;
         let name = format!("r{}", self.count);
         match self.control(mark) {
@@ -135,6 +141,14 @@ impl Grammar<'_> {
             Some(token) => self.rules += &format!("{name}: /(?s:.*)/ {token}\n"),
             None => self.rules += &format!("{name}[suffix={}]: /(?s:.*)/\n", literal(mark)),
         }
+        name
+    }
+
+    /// Adds a terminal, which is matched as a whole. Returns its name.
+    pub(super) fn terminal(&mut self, body: &str) -> String {
+        self.count += 1;
+        let name = format!("T{}", self.count);
+        self.rules += &format!("{name}: {body}\n");
         name
     }
 

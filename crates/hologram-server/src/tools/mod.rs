@@ -3,6 +3,7 @@
 mod braces;
 pub mod calls;
 pub mod format;
+mod free;
 pub mod grammar;
 pub mod harmony;
 mod head;
@@ -41,6 +42,8 @@ pub struct Tool {
     pub name: String,
     /// As templates see it.
     pub value: Value,
+    /// Whether its arguments keep their schema also where the model may call it or not.
+    pub strict: bool,
 }
 
 impl Tool {
@@ -62,7 +65,7 @@ impl Tool {
         function.insert("name".into(), name.clone().into());
         function.extend(description.map(|text| ("description".into(), text.into())));
         function.insert("parameters".into(), parameters);
-        Ok(Tool { name, value: json!({ "type": "function", "function": function }) })
+        Ok(Tool { name, value: json!({ "type": "function", "function": function }), strict: false })
     }
 
     /// The JSON schema of its arguments.
@@ -160,10 +163,9 @@ pub fn function_of(mut function: Fields, param: &str) -> Result<Tool> {
         return Err(ApiError::invalid(format!("{param}.name"), "a function has a name"));
     };
     let tool = Tool::new(name, function.text("description")?, function.take("parameters"), param)?;
-    // Arguments of required calls always keep their schema.
-    function.boolean("strict")?;
+    let strict = function.boolean("strict")?.unwrap_or(false);
     function.finish()?;
-    Ok(tool)
+    Ok(Tool { strict, ..tool })
 }
 
 /// A choice by its word.
