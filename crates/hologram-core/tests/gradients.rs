@@ -65,6 +65,14 @@ fn gradients_pass_where_they_should() -> Result<()> {
         g.reduce_sum(square)
     };
     assert_eq!(by_x(x, ternary)?, [0.0, -3.0, 3.0]);
+    // Activations in 8 bits: x / (2.5 / 127) rounds to 20, -81 and 127.
+    let rounded = |g: &mut Graph, x| {
+        let y = g.round_activations(x, 1e-5)?;
+        let square = g.mul(y, y)?;
+        g.reduce_sum(square)
+    };
+    let want = [20.0f32, -81.0, 127.0].map(|code| 2.0 * code * (2.5 / 127.0));
+    assert!(by_x(x, rounded)?.iter().zip(want).all(|(have, want)| (have - want).abs() < 1e-6));
     // A value that the loss does not depend on.
     assert_eq!(by_x(x, |g, _| g.scalar(DType::F32, 3.0))?, [0.0; 3]);
     Ok(())
@@ -137,5 +145,73 @@ fn what_has_no_gradient_is_named() -> Result<()> {
     assert_eq!(g.gradients(loss, &[part])?.len(), 1);
     g.kv_append(cache, row, slot)?;
     assert!(error(g.gradients(loss, &[part])).contains("an older version of a state"));
+    Ok(())
+}
+
+/// Gradients of a deep network by its input and weights, and the bytes of all values at their peak.
+fn deep(checkpointed: bool) -> Result<(Vec<u32>, usize)> {
+    const ROWS: usize = 64;
+    const WIDTH: usize = 32;
+    const LAYERS: usize = 8;
+    let fixed = |shape: &[usize]| shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
+    let device = Executor::open("cpu", None)?;
+    let mut g = Graph::new();
+    let input = g.input("x", DType::F32, &fixed(&[ROWS, WIDTH]))?;
+    let (mut x, mut wrt) = (input, vec![input]);
+    for layer in 0..LAYERS {
+        let values: Vec<f32> =
+            (0..4 * WIDTH * WIDTH).map(|i| ((i * 7 + layer * 13) % 29) as f32 / 100.0 - 0.14).collect();
+        let w = g.constant(&Tensor::from_slice(&device, &[4 * WIDTH, WIDTH], &values)?)?;
+        wrt.push(w);
+        let block = |g: &mut Graph| {
+            let h = g.linear(x, w)?;
+            let h = g.gelu_tanh(h)?;
+            // Views, a copy of one, and a value without gradient.
+            let h = g.reshape(h, &fixed(&[ROWS, 4, WIDTH]))?;
+            let h = g.permute(h, &[1, 0, 2])?;
+            let h = g.softmax(h, 2)?;
+            let free = g.detach(h)?;
+            let h = g.mul(h, free)?;
+            let h = g.sum_to(h, &fixed(&[ROWS, WIDTH]))?;
+            g.add(x, h)
+        };
+        x = if checkpointed { g.checkpoint(block)? } else { block(&mut g)? };
+    }
+    let squares = g.mul(x, x)?;
+    let loss = g.reduce_all(squares, hologram_core::ops::Reduction::Mean)?;
+    for (i, grad) in g.gradients(loss, &wrt)?.into_iter().enumerate() {
+        let grad = g.copy(grad)?;
+        g.output(&i.to_string(), grad)?;
+    }
+    let mut plan = g.compile(&device, &[])?;
+    plan.write("x", &(0..ROWS * WIDTH).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect::<Vec<_>>())?;
+    plan.run()?;
+    let mut bits = Vec::new();
+    for i in 0..wrt.len() {
+        bits.extend(plan.read::<f32>(&i.to_string())?.into_iter().map(f32::to_bits));
+    }
+    Ok((bits, plan.arena_bytes()))
+}
+
+#[test]
+fn checkpoints_need_less_memory_for_the_same_bits() -> Result<()> {
+    let ((want, all), (have, peak)) = (deep(false)?, deep(true)?);
+    assert!(want.iter().any(|bits| f32::from_bits(*bits) != 0.0));
+    assert!(have == want, "the gradients differ");
+    assert!(peak * 2 < all, "{peak} bytes of {all}");
+
+    let device = Executor::open("cpu", None)?;
+    let mut g = Graph::new();
+    let state = g.state(&Tensor::from_slice(&device, &[1, 1024], &[0.0f32; 1024])?)?;
+    let x = g.input("x", DType::F32, &[Dim::Fixed(1024)])?;
+    let y = g.checkpoint(|g| {
+        let rates = g.input("rates", DType::F32, &[Dim::Fixed(3)])?;
+        let one = g.scalar(DType::F32, 1.0)?;
+        g.optimizer_step(state, x, rates, one, &hologram_core::ops::Optimizer::sgd(0.0), 0)?;
+        g.sin(x)
+    })?;
+    let loss = g.reduce_sum(y)?;
+    let error = g.gradients(loss, &[x]).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("in a checkpoint updates a state"), "{error}");
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use hologram_core::ops::MatmulOptions;
 use hologram_core::{DType, Dim, Graph, NodeId, Result, Tensor};
 
 use common::{devices, tested};
@@ -31,7 +32,31 @@ fn chains_read_views_in_place_and_other_operations_get_copies_on(gpu: bool) -> R
     let x: Vec<f32> = (0..24).map(|i| i as f32).collect();
     let transposed = |f: fn(f32) -> f32| (0..24).map(|i| f((i % 4 * 6 + i / 4) as f32)).collect::<Vec<f32>>();
     // The value, the number of launches, and the expected result; the input is `f32 [4, 6]`, row-major from 0 on.
-    let cases: [(&str, Build, usize, Vec<f32>); 7] = [
+    let product = |of: fn(usize, usize) -> f32| {
+        let sum = |i: usize| (0..24 / 4).map(|k| of(i / 4, k) * of(i % 4, k)).sum();
+        (0..16).map(sum).collect::<Vec<f32>>()
+    };
+    let cases: [(&str, Build, usize, Vec<f32>); 9] = [
+        (
+            "a product with a transposed view, which is read in place",
+            |g, x| {
+                let y = g.transpose(x)?;
+                g.matmul(x, y)
+            },
+            1,
+            product(|row, k| (6 * row + k) as f32),
+        ),
+        (
+            "a product with a part of one, which is copied",
+            |g, x| {
+                let y = g.transpose(x)?;
+                let rows = g.slice(y, 0, 1, 5)?;
+                let options = MatmulOptions { transpose_a: true, ..MatmulOptions::default() };
+                g.batch_matmul(rows, rows, &options)
+            },
+            2,
+            (0..16).map(|i| (1..5).map(|k| ((6 * (i / 4) + k) * (6 * (i % 4) + k)) as f32).sum()).collect(),
+        ),
         (
             "a chain over a transposed input",
             |g, x| {

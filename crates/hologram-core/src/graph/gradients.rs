@@ -87,16 +87,21 @@ impl Graph {
             self.operand("gradients", *grad)?;
             self.add_gradient(&mut grads, "gradients", *output, *grad)?;
         }
+        // The values of checkpoints for the backward pass.
+        let mut again: HashMap<NodeId, NodeId> = HashMap::new();
         for index in (0..depends.len()).rev() {
             let id = self.node(index);
             if !depends[index] {
                 continue;
             }
             let Some(grad) = grads.get(&id).copied() else { continue };
+            self.recompute(index, &mut again)?;
             match self.nodes[index].source.clone() {
                 Source::Op { op, inputs } => {
                     let wanted: Vec<bool> = inputs.iter().map(|i| depends[i.0 as usize]).collect();
-                    let by_inputs = op.vjp(self, &Vjp { inputs: &inputs, output: id, grad, wanted: &wanted })?;
+                    let value = |id: &NodeId| again.get(id).copied().unwrap_or(*id);
+                    let (operands, output) = (inputs.iter().map(value).collect::<Vec<_>>(), value(&id));
+                    let by_inputs = op.vjp(self, &Vjp { inputs: &operands, output, grad, wanted: &wanted })?;
                     for (k, input) in inputs.iter().enumerate().filter(|(k, _)| wanted[*k]) {
                         if let Some(by_input) = by_inputs.get(k).copied().flatten() {
                             self.add_gradient(&mut grads, op.name(), *input, by_input)?;

@@ -1,5 +1,6 @@
 //! Graphs of tensor operations with run-time extents and state.
 
+mod checkpoint;
 mod compile;
 mod fuse;
 mod gradients;
@@ -10,6 +11,7 @@ mod text;
 mod view;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -53,6 +55,8 @@ pub struct Graph {
     newest: Vec<NodeId>,
     /// Copies of views, by view.
     copies: HashMap<NodeId, NodeId>,
+    /// Nodes that the backward pass computes again.
+    checkpoints: Vec<Range<usize>>,
     /// The operation that the user called, while the operations it consists of are applied.
     calling: Option<&'static str>,
 }
@@ -106,6 +110,7 @@ impl Graph {
             outputs: Vec::new(),
             newest: Vec::new(),
             copies: HashMap::new(),
+            checkpoints: Vec::new(),
             calling: None,
         }
     }

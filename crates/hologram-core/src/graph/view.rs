@@ -6,7 +6,7 @@
 
 use hologram_backends::DType;
 
-use super::{Graph, NodeId, Source};
+use super::{Graph, Node, NodeId, Source};
 use crate::error::{CoreError, Result};
 use crate::layout::Layout;
 use crate::ops::Copy;
@@ -177,6 +177,24 @@ impl Graph {
         }
     }
 
+    /// The transpose of a value of which only the transpose lies in row-major order.
+    pub(crate) fn untransposed(&mut self, x: NodeId) -> Result<Option<NodeId>> {
+        let (Some(Node { ty, .. }), true) = (self.nodes.get(x.0 as usize), self.has(x)) else { return Ok(None) };
+        let (Place::Strided(layout), true) = (self.place(x), matches!(ty.shape.as_slice(), [.., _, _])) else {
+            return Ok(None);
+        };
+        let (mut sizes, mut turned) = (self.sizes(&ty.shape), layout.clone());
+        let last = sizes.len() - 1;
+        sizes.swap(last - 1, last);
+        turned.strides.swap(last - 1, last);
+        // A run-time extent stays the first dimension.
+        if matches!(ty.shape[last - 1], Dim::Extent(_)) || !turned.is_dense(&sizes) {
+            return Ok(None);
+        }
+        let transposed = self.transpose(x)?;
+        Ok(matches!(self.place(transposed), Place::Dense(_)).then_some(transposed))
+    }
+
     /// A view with the value's own layout.
     pub(super) fn same(&mut self, op: &'static str, x: NodeId, kind: ViewKind) -> Result<NodeId> {
         let ty = self.viewed(op, x)?;
@@ -227,7 +245,13 @@ impl Graph {
         self.push_view(x, kind, TensorType::new(ty.format, shape), Some(layout))
     }
 
-    fn push_view(&mut self, x: NodeId, kind: ViewKind, ty: TensorType, layout: Option<Layout>) -> Result<NodeId> {
+    pub(super) fn push_view(
+        &mut self,
+        x: NodeId,
+        kind: ViewKind,
+        ty: TensorType,
+        layout: Option<Layout>,
+    ) -> Result<NodeId> {
         let id = self.push(Source::View(self.storage(x), ViewStep { of: x, kind }), ty)?;
         self.nodes[id.0 as usize].layout = layout;
         Ok(id)

@@ -47,6 +47,7 @@ impl Graph {
     /// - `f32`, `f16` and `bf16` are multiplied and summed in `f32`, and the result is rounded once to their type.
     ///   `f64`, `i32` and `i64` are computed in their type, where sums of integers wrap. `i8` gives `i32`.
     /// - Integers have no activation but ReLU. Bias and residual have the result's type.
+    /// - A transposed view of row-major matrices is read where it lies, without a copy.
     ///
     /// The product of a model's activations with its weights is [`Graph::linear`]. Attention scores are the product of
     /// queries and keys with `transpose_b`; the weighted sum is the product of their [`Graph::softmax`] and the values.
@@ -54,13 +55,19 @@ impl Graph {
     /// # Errors
     /// When the operands do not fit.
     pub fn batch_matmul(&mut self, a: NodeId, b: NodeId, options: &MatmulOptions) -> Result<NodeId> {
+        let (mut operands, mut transpose) = ([a, b], [options.transpose_a, options.transpose_b]);
+        for (operand, transposed) in operands.iter_mut().zip(&mut transpose) {
+            if let Some(stored) = self.untransposed(*operand)? {
+                (*operand, *transposed) = (stored, !*transposed);
+            }
+        }
         let op = BatchMatmul {
-            transpose: [options.transpose_a, options.transpose_b],
+            transpose,
             bias: options.bias.is_some(),
             activation: options.activation,
             residual: options.residual.is_some(),
         };
-        let operands: Vec<NodeId> = [a, b].into_iter().chain(options.bias).chain(options.residual).collect();
+        let operands: Vec<NodeId> = operands.into_iter().chain(options.bias).chain(options.residual).collect();
         self.apply(op, &operands)
     }
 
