@@ -89,6 +89,7 @@ impl PyModel {
 #[pymethods]
 impl PyModel {
     /// Loads a GGUF file or a folder, with adapters and their scales.
+    #[allow(clippy::too_many_arguments)]
     #[new]
     #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None, lora=Vec::new()))]
     fn new(
