@@ -201,6 +201,10 @@ fn conversations_that_cannot_be() {
     let message = text(&open.stderr);
     assert!(open.status.code() == Some(1) && open.stdout.is_empty(), "{message}");
     assert!(message.ends_with("the input ends within a message: \"\"\" must end what \"\"\" begins\n"), "{message}");
+    // In a block nothing is a command.
+    let block = talk(&["--max-tokens", "3"], b"\"\"\"\n/quit\n\"\"\"\n/frob\n");
+    let message = text(&block.stderr);
+    assert!(!block.stdout.is_empty() && message.contains("unknown command /frob"), "{message}");
     let bytes = talk(&[], b"caf\xe9\n");
     assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
     let folder = Folder::new("template");

@@ -28,6 +28,9 @@ fn an_importance_matrix_is_written_and_used() {
     bad(&[LLAMA, "-f", "none.txt", "-o", &out], "cannot read none.txt");
     bad(&[BITNET, "-f", &text, "-o", &out], "the file has no tokenizer");
     rejected(&["imatrix", LLAMA, "-f", &text], 2, &["--out"]);
+    bad(&[LLAMA, "-f", &text, "-o", &text, "--ctx", "16"], "is also read; write to another name");
+    bad(&[LLAMA, "-f", &text, "-o", LLAMA, "--ctx", "16"], "is also read; write to another name");
+    rejected(&["quantize", &out, &model, "--type", "Q4_0"], 1, &["is of type imatrix, not a model"]);
     // A matrix of another model.
     let other = LLAMA.replace("llama-tiny.gguf", "qwen3/model.gguf");
     rejected(&["quantize", &other, &model, "--type", "Q4_0", "--imatrix", &out], 1, &["it is for another model"]);

@@ -20,7 +20,20 @@ pub enum ModelFiles {
     Folder(Folder),
 }
 
+/// Whether two paths lead to the same file, which exists.
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
+    matches!((std::fs::canonicalize(a), std::fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+}
+
 impl ModelFiles {
+    /// Whether a path leads to one of the model's files: to a part of a GGUF file, or to any file in the folder.
+    pub fn contain(&self, path: &Path) -> bool {
+        match self {
+            ModelFiles::Gguf(file) => file.contains(path),
+            ModelFiles::Folder(folder) => folder.contains(path),
+        }
+    }
+
     /// Opens a folder as safetensors, anything else as GGUF.
     ///
     /// # Errors

@@ -119,7 +119,10 @@ fn pairs<'a>(
             let reason = format!("tensor {name} has shape {shape:?}; only adapters of plain matrices are supported");
             return Err(bad(path, reason));
         };
-        found.entry(weight).or_default()[usize::from(is_b)] = Some((name, [rows, row_len]));
+        let place = &mut found.entry(weight).or_default()[usize::from(is_b)];
+        if let Some((other, _)) = place.replace((name, [rows, row_len])) {
+            return Err(bad(path, format!("{other} and {name} are the same matrix")));
+        }
     }
     if found.is_empty() {
         return Err(bad(path, "it has no low-rank matrices: it is not a LoRA adapter".into()));
@@ -158,11 +161,20 @@ fn gguf(path: &Path, scale: f32) -> Result<Adapter> {
 }
 
 /// Settings of `adapter_config.json` that change what the matrices mean; only these values are supported.
-const PLAIN: [(&str, &[&str]); 6] = [
+const PLAIN: [(&str, &[&str]); 15] = [
     ("use_dora", &["false", "null"]),
     ("bias", &["\"none\"", "null"]),
     ("modules_to_save", &["null", "[]"]),
     ("use_qalora", &["false", "null"]),
+    ("use_bdlora", &["false", "null"]),
+    ("use_rslora", &["true", "false", "null"]),
+    ("lora_bias", &["false", "null"]),
+    ("alora_invocation_tokens", &["null", "[]"]),
+    ("arrow_config", &["null"]),
+    ("corda_config", &["null"]),
+    ("layer_replication", &["null", "[]"]),
+    ("target_parameters", &["null", "[]"]),
+    ("trainable_token_indices", &["null", "[]"]),
     ("peft_type", &["\"LORA\""]),
     // Others change the model's weights, too.
     ("init_lora_weights", &["true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""]),
@@ -199,8 +211,17 @@ fn peft(path: &Path, scale: f32) -> Result<Adapter> {
         Some((format!("{module}.weight"), is_b))
     };
     let factor = |weight: &str, rank: usize| scale * alphas.factor(weight.trim_end_matches(".weight"), rank);
+    // With patterns of ranks each matrix has its own.
+    let rank =
+        config.get("r").filter(|_| config.get("rank_pattern").and_then(Value::as_object).is_none_or(Map::is_empty));
     let tensors = shard.entries.iter().map(|e| (e.name.as_str(), &e.shape[..]));
     let pairs = pairs(path, tensors, split, factor)?;
+    if let (Some(rank), Some((weight, pair))) =
+        (rank, pairs.iter().find(|(_, pair)| rank.is_some_and(|rank| rank.as_u64() != Some(pair.rank as u64))))
+    {
+        let reason = format!("is {rank}, but the matrices of {weight} have rank {}", pair.rank);
+        return Err(LlmError::BadKey { path: of_config, key: "r".into(), reason });
+    }
     Ok(Adapter { path: path.into(), source: Source::Peft(shard), pairs, scale })
 }
 

@@ -238,6 +238,8 @@ fn adapters_that_do_not_fit_are_reported() {
     let good = tensors(query, 64, 32);
     let only_a = vec![good[0].clone()];
     let ranks = vec![good[0].clone(), (good[1].0.clone(), [32, 8], good[1].2.clone())];
+    let other = (good[0].0.replace("lora_A", "lora_A.default"), good[0].1, good[0].2.clone());
+    let twice = [&good[..], &[other]].concat();
     let mut nan = good.clone();
     nan[1].2[5] = f32::NAN;
     let embedding = vec![("base_model.model.model.embed_tokens.lora_embedding_A".into(), [4, 96], vec![0.0; 384])];
@@ -251,6 +253,10 @@ fn adapters_that_do_not_fit_are_reported() {
         ("embedding", embedding, json!({}), "lora_embedding_A is not a low-rank matrix of a linear layer"),
         ("none", vec![], json!({}), "has no low-rank matrices"),
         ("dora", good.clone(), json!({ "use_dora": true }), "use_dora of true is not supported"),
+        ("alora", good.clone(), json!({ "alora_invocation_tokens": [1] }), "alora_invocation_tokens of [1] is not"),
+        ("rslora", good.clone(), json!({ "use_rslora": "yes" }), "use_rslora of \"yes\" is not supported"),
+        ("r", good.clone(), json!({ "r": 8 }), "key r is 8, but the matrices of"),
+        ("twice", twice, json!({}), "are the same matrix"),
         (
             "pissa",
             good.clone(),

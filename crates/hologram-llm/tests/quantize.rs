@@ -96,6 +96,17 @@ fn exceptions_and_failures() {
         let error = quantize(&source, path, options, &mut |_, _| ControlFlow::Continue(())).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");
     }
+    // What is begun does not follow a link to another file.
+    #[cfg(unix)]
+    {
+        let (victim, partial) = (folder.join("victim.gguf"), folder.join("out.gguf.partial"));
+        std::fs::copy(&source_path, &victim).unwrap();
+        std::os::unix::fs::symlink(&victim, &partial).unwrap();
+        let mapped = GgufFile::open(&victim).unwrap();
+        quantize(&mapped, &out, &kept, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), std::fs::read(&source_path).unwrap());
+        std::fs::remove_file(victim).unwrap();
+    }
     // The caller ends it under way.
     let stopped = quantize(&source, &out, &kept, &mut |_, _| ControlFlow::Break(())).unwrap_err().to_string();
     assert!(stopped.contains("stopped before"), "{stopped}");

@@ -207,4 +207,8 @@ fn what_a_file_cannot_express_is_reported() {
         assert!(message.contains(want), "{key}: {message}");
     }
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0, "something is left");
+    // The folder's own files stay.
+    let folder = fixture("llama-linear");
+    let message = write(&folder, &folder.join("model.safetensors"), "F16").unwrap_err().to_string();
+    assert!(message.contains("is a file of the folder that is read"), "{message}");
 }

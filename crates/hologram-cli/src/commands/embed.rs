@@ -36,10 +36,13 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     };
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
     let mut embedder = Embedder::new(&model, context(&model, longest))?;
+    let pooling = args.pooling.map_or_else(|| embedder.pooling(), Pooling::from);
     if let Some(on) = args.normalize {
+        if on && pooling == Pooling::None {
+            return usage("--normalize is for a text's one vector: choose a --pooling other than none");
+        }
         embedder.set_normalize(on);
     }
-    let pooling = args.pooling.map_or_else(|| embedder.pooling(), Pooling::from);
     let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
     let vectors = embedder.embed(&texts, pooling).map_err(|e| at_fault(e, file.as_deref()))?;
     let width = if pooling == Pooling::None { model.config().width } else { embedder.width() };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
+use hologram_llm::gguf::GgufWriter;
 
 use super::run::beyond_trained;
 use super::shipped;
@@ -29,7 +30,16 @@ pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
     };
     let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &LoraArgs::default(), &executor)?;
+    let files = shipped::open(Some(model))?;
+    let real = |path| std::fs::canonicalize(path).ok();
+    ensure!(
+        !files.contain(&args.out) && real(&args.file).zip(real(&args.out)).is_none_or(|(text, out)| text != out),
+        "{} is also read; write to another name",
+        args.out.display()
+    );
+    // Not after minutes of computing.
+    GgufWriter::check(&args.out)?;
+    let model = shipped::load(files, &LoraArgs::default(), &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

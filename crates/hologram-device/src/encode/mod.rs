@@ -30,7 +30,8 @@ impl DType {
     /// activations that multiply it; without it all are equal.
     ///
     /// # Errors
-    /// Lengths that do not fit; a format that is not [`DType::is_encodable`]; a value that is not finite.
+    /// Lengths that do not fit; a format that is not [`DType::is_encodable`]; a value that is not finite, or not in the
+    /// format.
     pub fn encode_row(self, values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<()> {
         let fail = |reason: String| BackendError::InvalidArgument {
             device: "host".into(),
@@ -53,6 +54,15 @@ impl DType {
             }
             DType::Block(block) => with_row!(block, R => encode::<R>(values, importance, out)),
             _ => out.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = v.to_le_bytes()),
+        }
+        // Numbers and scales of 16 bits may have become infinite.
+        let most = extreme(values);
+        if most.abs() > f16::MAX.to_f32() {
+            let mut back = vec![0.0; values.len()];
+            self.decode_row(out, &mut back)?;
+            if back.iter().any(|value| !value.is_finite()) {
+                return Err(fail(format!("{most} is too large for it")));
+            }
         }
         Ok(())
     }

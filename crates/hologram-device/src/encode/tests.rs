@@ -69,6 +69,8 @@ fn bad_rows_are_rejected() {
         (DType::Q8_0, row(f32::NAN), 34, "element 7 is NaN"),
         (DType::Q4_0, row(f32::INFINITY), 18, "element 7 is inf"),
         (DType::Q4_0, row(1.0), 17, "do not fit 17 bytes"),
+        (DType::Plain(Type::F16), row(-1e5), 64, "-100000 is too large for it"),
+        (DType::Q8_0, row(1e7), 34, "10000000 is too large for it"),
         (DType::Grid(crate::GridType::IQ3_S), row(1.0), 110, "do not fit"),
     ] {
         let error = format.encode_row(&values, None, &mut vec![0; bytes]).unwrap_err().to_string();

@@ -142,6 +142,11 @@ impl GgufFile {
         &self.path
     }
 
+    /// Whether a path leads to one of the files.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        self.parts.iter().any(|part| crate::files::same_file(part.path(), path))
+    }
+
     /// The files: one, or all parts of a split model in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts

@@ -41,6 +41,28 @@ pub struct GgufWriter {
 }
 
 impl GgufWriter {
+    /// Checks that a file of this name can be written: for results that take long to compute.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn check(path: &Path) -> Result<()> {
+        GgufWriter::open(path.into(), Vec::new()).map(drop)
+    }
+
+    /// Opens the file that is renamed at the end.
+    fn open(path: PathBuf, sizes: Vec<usize>) -> Result<GgufWriter> {
+        // The finished file takes the place of what is there, which must not be a device or a pipe.
+        if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
+            let reason = Error::new(ErrorKind::InvalidInput, "it is not a regular file");
+            return Err(failed(&path, reason));
+        }
+        let mut partial = path.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = open_partial(&partial).map_err(|reason| failed(&path, reason))?;
+        Ok(GgufWriter { path, partial, file: Some(BufWriter::new(file)), sizes, written: 0 })
+    }
+
     /// Begins a file with these metadata and tensors, whose data follow by [`GgufWriter::write`] in the same order.
     ///
     /// # Errors
@@ -52,16 +74,7 @@ impl GgufWriter {
     ) -> Result<GgufWriter> {
         let path = path.into();
         let (header, sizes) = header(&path, metadata, tensors)?;
-        // The finished file takes the place of what is there, which must not be a device or a pipe.
-        if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
-            let reason = Error::new(ErrorKind::InvalidInput, "it is not a regular file");
-            return Err(failed(&path, reason));
-        }
-        let mut partial = path.clone().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file = open_partial(&partial).map_err(|reason| failed(&path, reason))?;
-        let mut writer = GgufWriter { path, partial, file: Some(BufWriter::new(file)), sizes, written: 0 };
+        let mut writer = GgufWriter::open(path, sizes)?;
         writer.put(&header)?;
         Ok(writer)
     }
@@ -180,6 +193,10 @@ impl GgufFile {
 
 /// An empty file of this name, locked against other processes.
 fn open_partial(path: &Path) -> std::io::Result<File> {
+    // What a link leads to is another file, perhaps the one that is being read.
+    if std::fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        std::fs::remove_file(path)?;
+    }
     loop {
         // Emptied only under the lock: another process may be writing it.
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;

@@ -119,7 +119,7 @@ impl Calls {
         }
         let pending = std::mem::take(&mut self.pending);
         // Between and after calls are only their marks.
-        let is_end = |text: &str| text.is_empty() || self.format.ends().iter().any(|end| end.starts_with(text));
+        let is_end = |text: &str| text.is_empty() || self.format.ends().iter().any(|end| end.starts_with(whole(text)));
         if !(matches!(self.state, State::After) && is_end(self.after_ends(&pending))) {
             answer(pending, &mut deltas);
         }
@@ -215,7 +215,7 @@ impl Calls {
     fn after(&mut self, deltas: &mut Vec<Delta>) -> bool {
         let text = self.after_ends(&self.pending).to_string();
         let open = self.format.marks().iter().chain(self.format.ends());
-        if open.clone().any(|mark| mark.starts_with(&text)) || text.is_empty() {
+        if open.clone().any(|mark| mark.starts_with(whole(&text))) || text.is_empty() {
             return false;
         }
         if matches!(self.format, Format::Llama | Format::Mistral) && text.starts_with('{') {
@@ -231,6 +231,11 @@ impl Calls {
         answer(std::mem::take(&mut self.pending), deltas);
         false
     }
+}
+
+/// A text without a last character of which not all bytes came.
+fn whole(text: &str) -> &str {
+    text.trim_end_matches(char::REPLACEMENT_CHARACTER)
 }
 
 fn answer(text: String, deltas: &mut Vec<Delta>) {

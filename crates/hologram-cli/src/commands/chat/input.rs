@@ -17,6 +17,14 @@ const MAX_LINE: u64 = 16 << 20;
 /// Begins and ends a message of several lines.
 const QUOTES: &str = "\"\"\"";
 
+/// What was typed.
+pub enum Typed {
+    /// A line, which may be a command.
+    Line(String),
+    /// The text between `"""` and `"""`.
+    Block(String),
+}
+
 /// What a line of input is.
 enum Line {
     Text(String),
@@ -63,7 +71,7 @@ impl Input {
     ///
     /// # Errors
     /// When standard input fails, is not UTF-8, or ends between `"""` and `"""`.
-    pub fn message(&mut self) -> anyhow::Result<Option<String>> {
+    pub fn message(&mut self) -> anyhow::Result<Option<Typed>> {
         loop {
             match self.line("> ")? {
                 Line::Text(line) => match self.rest(line)? {
@@ -78,7 +86,7 @@ impl Input {
     }
 
     /// The message that begins with a line; `None` if Ctrl-C takes it back.
-    fn rest(&mut self, line: String) -> anyhow::Result<Option<String>> {
+    fn rest(&mut self, line: String) -> anyhow::Result<Option<Typed>> {
         let mut text = line;
         if let Some(first) = text.trim_start().strip_prefix(QUOTES) {
             text = first.to_string();
@@ -91,7 +99,7 @@ impl Input {
                 }
             }
             let text = text.trim_end();
-            return Ok(Some(text[..text.len() - QUOTES.len()].trim_matches('\n').into()));
+            return Ok(Some(Typed::Block(text[..text.len() - QUOTES.len()].trim_matches('\n').into())));
         }
         while self.is_terminal()
             && let Some(line) = text.strip_suffix('\\')
@@ -99,10 +107,10 @@ impl Input {
             match self.line("… ")? {
                 Line::Text(next) => text = format!("{line}\n{next}"),
                 Line::Interrupted => return Ok(None),
-                Line::End => return Ok(Some(line.into())),
+                Line::End => return Ok(Some(Typed::Line(line.into()))),
             }
         }
-        Ok(Some(text))
+        Ok(Some(Typed::Line(text)))
     }
 
     fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {

@@ -24,7 +24,7 @@ use crate::args::{ChatArgs, Think, usage};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable, shown};
-use input::Input;
+use input::{Input, Typed};
 
 /// Maximum bytes of a conversation's file.
 const MAX_CONVERSATION: u64 = 64 << 20;
@@ -114,9 +114,12 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         return chat.answered(args.json);
     };
     let mut failed = 0;
-    while let Some(line) = input.message()? {
-        let line = line.trim();
-        let done = match Command::parse(line) {
+    while let Some(message) = input.message()? {
+        let (line, command) = match &message {
+            Typed::Line(line) => (line.trim(), Command::parse(line.trim())),
+            Typed::Block(text) => (text.trim(), None),
+        };
+        let done = match command {
             Some(Command::Quit) => break,
             Some(command) => chat.command(command),
             None if line.is_empty() => Ok(()),
