@@ -134,6 +134,7 @@ fn thoughts_are_shown_or_hidden() {
     let (hidden, note) = call(&["--think", "off", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&hidden).unwrap();
     assert_eq!((object["text"].as_str(), object["thinking"].as_str()), (Some(""), Some(shown.trim_end_matches('\n'))));
+    assert_eq!(object["finish"].as_str(), Some("max tokens"));
     assert!(note.contains("cannot turn thinking off"), "{note}");
     let of_run = |think: &str| {
         ok(&[&["run", &model, "Hello", "--device", "cpu", "-n", "8", "--think", think], &GREEDY[..]].concat())

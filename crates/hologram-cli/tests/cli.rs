@@ -444,6 +444,13 @@ fn bad_model_files_are_rejected() {
     assert!(ok(&["inspect", &folder.path("unknown.gguf")]).contains("cannot be run: "));
     assert!(!Path::new(&out).exists());
     rejected(&["logits", LLAMA, "--tokens", "1,99999", "--out", &out], 1, &["one is 99999", "below 384"]);
+    let many = vec!["1"; 600].join(",");
+    let long = command(&["logits", LLAMA, "--tokens", &many, "--out", &out]).output().unwrap();
+    assert!(
+        text(&long.stderr).contains("note: the model was trained for 512 tokens of context"),
+        "{}",
+        text(&long.stderr)
+    );
     let piped = command(&["logits", LLAMA, "--tokens", "1", "--out", "-"]).current_dir(&folder.0).output().unwrap();
     assert!(piped.status.success() && piped.stdout.starts_with(b"\x93NUMPY") && piped.stderr.is_empty());
     assert!(!Path::new(&folder.path("-")).exists());

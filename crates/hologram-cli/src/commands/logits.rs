@@ -3,6 +3,7 @@
 use hologram_core::npy::{self, Array};
 use hologram_llm::{Logits, SessionOptions};
 
+use super::run::beyond_trained;
 use super::shipped;
 use crate::args::LogitsArgs;
 use crate::status::status;
@@ -18,6 +19,9 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
     let executor = args.device.open()?;
     let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
+    if let Some(note) = beyond_trained(args.tokens.len(), model.config().context) {
+        status!("note: {note}\n");
+    }
     let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;

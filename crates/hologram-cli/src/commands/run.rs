@@ -221,13 +221,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let stats = generation.stats();
     if json {
         let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
-        let finish = generation.finish().map(|f| match f {
-            Finish::EndOfText => "end of text",
-            Finish::MaxTokens => "max tokens",
-            Finish::ContextFull => "context full",
-            Finish::Stop => "stop",
-            _ => "stopped",
-        });
+        let finish = generation.finish().map(finish_name);
         let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
         let object = json!({
             "model": generation.model().config().name,
@@ -258,6 +252,17 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     }
     trace.as_ref().map_or(Ok(()), |trace| trace.finish())?;
     if interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+}
+
+/// Why a reply ended, for programs.
+pub fn finish_name(finish: Finish) -> &'static str {
+    match finish {
+        Finish::EndOfText => "end of text",
+        Finish::MaxTokens => "max tokens",
+        Finish::ContextFull => "context full",
+        Finish::Stop => "stop",
+        _ => "stopped",
+    }
 }
 
 /// A warning if the context is longer than the trained one.

@@ -16,7 +16,7 @@ use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmEr
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
-use super::run::{beyond_trained, figures, fresh_seed};
+use super::run::{beyond_trained, figures, finish_name, fresh_seed};
 use super::shipped;
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
@@ -104,6 +104,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         turns: Vec::new(),
         regenerations: 0,
         stats: None,
+        finish: None,
         last: None,
         interrupted,
         think: args.think,
@@ -239,6 +240,8 @@ struct Chat {
     /// Number of times that the last reply was regenerated, each time with the next seed.
     regenerations: u64,
     stats: Option<GenerationStats>,
+    /// Why the last reply ended.
+    finish: Option<Finish>,
     /// The last reply's thoughts and answer.
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
@@ -260,6 +263,7 @@ impl Chat {
                 "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
                 "thinking": self.last.as_ref().map(|r| &r.thought).filter(|text| !shown && !text.is_empty()),
                 "seed": self.options.sampling.seed,
+                "finish": self.finish.map(finish_name).or(self.interrupted.load(Ordering::Relaxed).then_some("interrupted")),
                 "prompt_tokens": stats.prompt_tokens,
                 "generated_tokens": stats.generated_tokens,
                 "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time),
@@ -476,6 +480,7 @@ impl Chat {
             _ => {}
         }
         self.stats = Some(generation.stats());
+        self.finish = generation.finish();
         self.turns.push(Message::new("assistant", reply.text.as_str()));
         self.last = Some(reply);
         Ok(())
