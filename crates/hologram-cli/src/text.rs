@@ -73,6 +73,19 @@ pub fn read_input(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     read().with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Reads a text of at most `limit` bytes from a regular file, or for `-` from standard input; with its name for messages.
+///
+/// # Errors
+/// Names the file.
+pub fn read_text(path: &Path, limit: u64) -> anyhow::Result<(String, String)> {
+    let (name, bytes) = match path == Path::new("-") {
+        true => ("standard input".to_string(), read_input(path, limit)?),
+        false => (path.display().to_string(), read_file(path, limit)?),
+    };
+    let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
+    Ok((name, text))
+}
+
 #[cfg(unix)]
 fn is_pipe(kind: std::fs::FileType) -> bool {
     std::os::unix::fs::FileTypeExt::is_fifo(&kind)

@@ -1,5 +1,8 @@
 //! Importance matrices: sums of the activations' squares, and what they do for quantized files.
 
+#[path = "common/scratch.rs"]
+mod scratch;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -7,29 +10,12 @@ use hologram_core::Executor;
 use hologram_llm::gguf::GgufFile;
 use hologram_llm::quantize::{Importance, ImportanceSums, QuantizeOptions, Recipe, quantize};
 use hologram_llm::{Logits, Model, SessionOptions};
+use scratch::Scratch;
 
 const LLAMA: &str = "llama-tiny.gguf";
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
-/// An empty folder, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hologram-imatrix-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn model(name: &str) -> Model {

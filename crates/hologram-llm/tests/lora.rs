@@ -1,11 +1,15 @@
 //! Adapters beside the weights give the logits of the model into whose weights they are merged; adapters that do not fit
 //! are reported.
 
+#[path = "common/scratch.rs"]
+mod scratch;
+
 use std::path::{Path, PathBuf};
 
 use hologram_core::Executor;
 use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor, TensorType, Value as Key, ValueType};
 use hologram_llm::{Adapter, LlmError, Logits, Model, ModelFiles, SessionOptions};
+use scratch::Scratch;
 use serde_json::{Map, Value, json};
 
 /// A tensor: name, shape, elements.
@@ -13,24 +17,6 @@ type Stored = (String, [usize; 2], Vec<f32>);
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
-/// An empty folder, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hologram-lora-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn le(values: &[f32]) -> Vec<u8> {

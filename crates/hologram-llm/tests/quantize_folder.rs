@@ -1,6 +1,9 @@
 //! Folders written as GGUF files: names, metadata and tensors are those of llama.cpp's converter, and the model computes
 //! the same.
 
+#[path = "common/scratch.rs"]
+mod scratch;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,7 @@ use hologram_llm::gguf::GgufFile;
 use hologram_llm::quantize::{QuantizeOptions, Quantized, Recipe, quantize};
 use hologram_llm::tokenizer::Tokenizer;
 use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
+use scratch::Scratch;
 
 /// Folders with a GGUF file of the same model that the `gguf` package wrote, except the last ones.
 const FOLDERS: [&str; 25] = [
@@ -42,30 +46,6 @@ const FOLDERS: [&str; 25] = [
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
-}
-
-/// An empty folder, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("hologram-folder-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-
-    fn copy(&self, from: &Path) {
-        for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
-            std::fs::copy(&file, self.0.join(file.file_name().unwrap())).unwrap();
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 fn write(folder: &Path, out: &Path, recipe: &str) -> hologram_llm::Result<Quantized> {

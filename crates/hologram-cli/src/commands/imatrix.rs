@@ -1,7 +1,6 @@
 //! `hologram imatrix`: the importance of a model's columns for a text.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +12,7 @@ use super::shipped;
 use crate::args::{ImatrixArgs, LoraArgs};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
-use crate::text::{read_file, read_input};
+use crate::text::read_text;
 
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
@@ -24,11 +23,7 @@ const MAX_TEXT: u64 = 1 << 30;
 /// When the text is not UTF-8 or shorter than a window, the device or the model fails, or the result cannot be written.
 pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
-    let (name, bytes) = match args.file.as_path() {
-        path if path == Path::new("-") => ("standard input".to_string(), read_input(path, MAX_TEXT)?),
-        path => (path.display().to_string(), read_file(path, MAX_TEXT)?),
-    };
-    let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
+    let (name, text) = read_text(&args.file, MAX_TEXT)?;
     let executor = args.device.open()?;
     let files = shipped::open(Some(model))?;
     let real = |path| std::fs::canonicalize(path).ok();

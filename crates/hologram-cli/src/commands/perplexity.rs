@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
@@ -14,7 +13,7 @@ use super::shipped;
 use crate::args::{Kv, PerplexityArgs};
 use crate::progress::Progress;
 use crate::status::status;
-use crate::text::{NAME, printable, read_file, read_input};
+use crate::text::{NAME, printable, read_text};
 
 /// Tokens of a window unless the command line says otherwise, as in llama.cpp.
 const DEFAULT_WINDOW: usize = 512;
@@ -28,11 +27,7 @@ const MAX_TEXT: u64 = 1 << 30;
 /// When the text is not UTF-8 or shorter than a window, or the device or the model fails.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
-    let (name, bytes) = match args.file.as_path() {
-        path if path == Path::new("-") => ("standard input".to_string(), read_input(path, MAX_TEXT)?),
-        path => (path.display().to_string(), read_file(path, MAX_TEXT)?),
-    };
-    let text = String::from_utf8(bytes).with_context(|| format!("{name} is not UTF-8"))?;
+    let (name, text) = read_text(&args.file, MAX_TEXT)?;
     let executor = args.device.open()?;
     let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
     let tokenizer = model.tokenizer()?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hologram_core::Executor;
 use hologram_llm::EngineOptions;
 use hologram_server::{Served, Source};
@@ -102,7 +102,9 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
         None => None,
         Some(path) => {
             let text = String::from_utf8(read_file(path, MAX_TEMPLATE)?);
-            Some((path.clone(), text.with_context(|| format!("{} is not UTF-8", path.display()))?))
+            let text = text.with_context(|| format!("{} is not UTF-8", path.display()))?;
+            ensure!(!text.trim().is_empty(), "{} is empty, which is no chat template", path.display());
+            Some((path.clone(), text))
         }
     };
     let max_loaded = max_loaded(args, entries.len());
