@@ -206,8 +206,12 @@ fn conversations_that_cannot_be() {
     let block = talk(&["--max-tokens", "3"], b"\"\"\"\n/quit\n\"\"\"\n/frob\n");
     let message = text(&block.stderr);
     assert!(!block.stdout.is_empty() && message.contains("unknown command /frob"), "{message}");
-    let bytes = talk(&[], b"caf\xe9\n");
-    assert!(bytes.status.code() == Some(1) && text(&bytes.stderr).contains("is not UTF-8"));
+    let bytes = talk(&["--max-tokens", "3"], b"caf\xe9\n/save\n/clear now\nHi\n");
+    let message = text(&bytes.stderr);
+    assert!(bytes.status.code() == Some(1) && !bytes.stdout.is_empty(), "{message}");
+    for said in ["a line is not UTF-8", "/save needs a file: /save FILE", "/clear stands alone", "3 lines failed\n"] {
+        assert!(message.contains(said), "{message}");
+    }
     let folder = Folder::new("template");
     let mut file = fs::read(CHAT).unwrap();
     let at = file.windows(9).position(|w| w == b"{%- endif").unwrap();

@@ -12,7 +12,7 @@ use super::shipped;
 use crate::args::{ImatrixArgs, LoraArgs};
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
-use crate::text::read_text;
+use crate::text::{counted, read_text};
 
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
@@ -43,8 +43,8 @@ pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
     let size = args.ctx as usize;
     ensure!(
         tokens.len() >= size,
-        "{name} has {} tokens, fewer than a window of {size}: use a longer text or a smaller --ctx",
-        tokens.len()
+        "{name} has {}, fewer than a window of {size}: use a longer text or a smaller --ctx",
+        counted(tokens.len(), "token")
     );
     if let Some(windows) = args.chunks {
         tokens.truncate((windows as usize).saturating_mul(size));
@@ -63,8 +63,8 @@ pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
     drop(progress);
     let Some(sums) = sums else { return Err(Interrupted.into()) };
     sums.write(&args.out, &name)?;
-    let windows = tokens.len() / size;
-    status!("{}: {} matrices, {windows} windows of {size} tokens\n", args.out.display(), sums.len());
+    let windows = counted(tokens.len() / size, "window");
+    status!("{}: {} matrices, {windows} of {size} tokens\n", args.out.display(), sums.len());
     let unused = sums.unused_experts();
     if unused > 0 {
         status!("note: {unused} matrices of experts were not used: their columns count alike; use a longer text\n");

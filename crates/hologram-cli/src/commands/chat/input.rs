@@ -23,6 +23,8 @@ pub enum Typed {
     Line(String),
     /// The text between `"""` and `"""`.
     Block(String),
+    /// Bytes that are not UTF-8.
+    NotText,
 }
 
 /// What a line of input is.
@@ -31,6 +33,7 @@ enum Line {
     /// Ctrl-C on a terminal.
     Interrupted,
     End,
+    NotText,
 }
 
 /// A source of messages.
@@ -70,7 +73,7 @@ impl Input {
     /// end in `\\`, with the next one.
     ///
     /// # Errors
-    /// When standard input fails, is not UTF-8, or ends between `"""` and `"""`.
+    /// When standard input fails, or ends between `"""` and `"""`.
     pub fn message(&mut self) -> anyhow::Result<Option<Typed>> {
         loop {
             match self.line("> ")? {
@@ -80,6 +83,7 @@ impl Input {
                     message => return Ok(message),
                 },
                 Line::Interrupted => status!("(/quit or Ctrl-D to quit)\n"),
+                Line::NotText => return Ok(Some(Typed::NotText)),
                 Line::End => return Ok(None),
             }
         }
@@ -90,13 +94,18 @@ impl Input {
         let mut text = line;
         if let Some(first) = text.trim_start().strip_prefix(QUOTES) {
             text = first.to_string();
+            let mut readable = true;
             while !text.trim_end().ends_with(QUOTES) {
                 match self.line("… ")? {
                     Line::Text(next) => text = text + "\n" + &next,
+                    Line::NotText => readable = false,
                     Line::Interrupted => return Ok(None),
                     // What was to come is unknown, so that a part of it is not answered.
                     Line::End => bail!("the input ends within a message: {QUOTES} must end what {QUOTES} begins"),
                 }
+            }
+            if !readable {
+                return Ok(Some(Typed::NotText));
             }
             let text = text.trim_end();
             return Ok(Some(Typed::Block(text[..text.len() - QUOTES.len()].trim_matches('\n').into())));
@@ -106,6 +115,7 @@ impl Input {
         {
             match self.line("… ")? {
                 Line::Text(next) => text = format!("{line}\n{next}"),
+                Line::NotText => return Ok(Some(Typed::NotText)),
                 Line::Interrupted => return Ok(None),
                 Line::End => return Ok(Some(Typed::Line(line.into()))),
             }
@@ -133,9 +143,11 @@ impl Input {
                 waiting.store(false, Ordering::Relaxed);
                 let read = read.context("cannot read from standard input")?;
                 ensure!(read as u64 <= MAX_LINE, "a line on standard input is longer than {} MiB", MAX_LINE >> 20);
-                let line = String::from_utf8(line).context("a line on standard input is not UTF-8")?;
-                let line = line.trim_end_matches(['\n', '\r']).to_string();
-                Ok(if read > 0 { Line::Text(line) } else { Line::End })
+                Ok(match String::from_utf8(line) {
+                    Ok(line) if read > 0 => Line::Text(line.trim_end_matches(['\n', '\r']).to_string()),
+                    Ok(_) => Line::End,
+                    Err(_) => Line::NotText,
+                })
             }
         }
     }

@@ -119,8 +119,10 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         let (line, command) = match &message {
             Typed::Line(line) => (line.trim(), Command::parse(line.trim())),
             Typed::Block(text) => (text.trim(), None),
+            Typed::NotText => ("", None),
         };
         let done = match command {
+            None if matches!(message, Typed::NotText) => Err(anyhow::anyhow!("a line is not UTF-8")),
             Some(Command::Quit) => break,
             Some(command) => chat.command(command),
             None if line.is_empty() => Ok(()),
@@ -197,6 +199,10 @@ enum Command<'a> {
     Regenerate,
     Quit,
     Unknown(&'a str),
+    /// Without the file that it needs.
+    NoFile(&'a str),
+    /// With text after it, where it takes none.
+    Alone(&'a str),
 }
 
 impl<'a> Command<'a> {
@@ -222,7 +228,8 @@ impl<'a> Command<'a> {
             ("quit" | "exit" | "bye", "") => Command::Quit,
             // Switches that Qwen 3 reads in a message.
             ("think", _) => return None,
-            ("help" | "clear" | "stats" | "regenerate" | "quit" | "exit" | "bye", _) => Command::Unknown(line),
+            ("save" | "load", _) => Command::NoFile(word),
+            ("help" | "clear" | "stats" | "regenerate" | "quit" | "exit" | "bye", _) => Command::Alone(word),
             _ => Command::Unknown(word),
         })
     }
@@ -308,6 +315,8 @@ impl Chat {
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
+            Command::NoFile(word) => bail!("{word} needs a file: {word} FILE"),
+            Command::Alone(word) => bail!("{word} stands alone: no text may follow it"),
             Command::Quit => {}
         }
         Ok(())
