@@ -516,8 +516,8 @@ mod tests {
         assert!(matches!(Command::parse("/system"), Some(Command::System(""))));
         assert!(matches!(Command::parse("/exit"), Some(Command::Quit)));
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
-        assert!(matches!(Command::parse("/exit now"), Some(Command::Unknown("/exit now"))));
-        assert!(matches!(Command::parse("/quit now"), Some(Command::Unknown("/quit now"))));
+        assert!(matches!(Command::parse("/exit now"), Some(Command::Alone("/exit"))));
+        assert!(matches!(Command::parse("/save"), Some(Command::NoFile("/save"))));
         for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
