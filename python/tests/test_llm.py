@@ -128,6 +128,8 @@ def test_the_tokenizer(model):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of another kind")
 def test_ctrl_c_and_closing(model_path):
+    # A shell's job in the background ignores the signal, and so would Python.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     model = hg.llm.load(model_path, device="cpu", ctx=4096)
     text = "a trait is a type and a " * 500
     tokens = model.tokenizer.encode(text)[:4000]
