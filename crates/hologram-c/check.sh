@@ -17,7 +17,8 @@ fail() {
 
 cbindgen=${CBINDGEN:-}
 if [ -z "$cbindgen" ]; then
-  cargo install cbindgen --version 0.29.4 --locked --quiet --debug --root "$work/tools" --target-dir "$work/tools/target"
+  cargo install cbindgen --version 0.29.4 --locked --quiet --debug \
+    --root "$work/tools" --target-dir "$work/tools/target"
   cbindgen=$work/tools/bin/cbindgen
 fi
 "$cbindgen" --quiet --config cbindgen.toml --output "$work/hologram.h"
@@ -28,8 +29,7 @@ diff -u hologram.h "$work/hologram.h" || fail "hologram.h is out of date: check.
 
 # What is built for the tests of all packages, so that nothing is compiled twice.
 (cd ../.. && cargo build --locked --workspace --lib --example tour && cargo test --locked --quiet --workspace --lib)
-built=${CARGO_TARGET_DIR:-../../target}/debug
-built=$(cd "$built" && pwd)
+built=$(cd ../.. && cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)
 
 # Functions of the header and of the library.
 grep -oE '\bhologram_[a-z_]+\(' hologram.h | tr -d '(' | sort -u >"$work/header"

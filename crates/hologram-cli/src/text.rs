@@ -73,7 +73,8 @@ pub fn read_input(path: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
     read().with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reads a text of at most `limit` bytes from a regular file, or for `-` from standard input; with its name for messages.
+/// Reads a text of at most `limit` bytes from a regular file, or for `-` from standard input. Also gives its name for
+/// messages.
 ///
 /// # Errors
 /// Names the file.

@@ -346,7 +346,7 @@ fn embeddings_and_scores() {
     rejected(&args, 1, &["speculation is for models without recurrent layers"]);
 }
 
-/// What cannot be written is named, what is larger is noted, and what a killed process left is replaced.
+/// `quantize` names a type that it does not write, notes a larger result, and replaces a killed process's file.
 #[test]
 fn quantize_says_what_it_cannot_and_what_it_did() {
     let folder = Folder::new("quantize");

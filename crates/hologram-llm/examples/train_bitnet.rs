@@ -1,5 +1,5 @@
-//! Trains a small BitNet b1.58 on the bytes of a text and writes it as a GGUF file, which `hologram run` continues texts
-//! with: `cargo run --release -p hologram-llm --example train_bitnet -- OUT.gguf [TEXT] [STEPS] [DEVICE]`.
+//! Trains a small BitNet b1.58 on the bytes of a text and writes it as a GGUF file, with which `hologram run` continues
+//! texts: `cargo run --release -p hologram-llm --example train_bitnet -- OUT.gguf [TEXT] [STEPS] [DEVICE]`.
 
 mod bitnet;
 

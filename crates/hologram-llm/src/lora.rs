@@ -1,5 +1,5 @@
-//! LoRA adapters: low-rank matrices whose product is added to a weight (Hu et al., 2021, arXiv:2106.09685), from folders
-//! as the PEFT library writes them and from GGUF files of llama.cpp's `convert_lora_to_gguf.py`.
+//! LoRA adapters: low-rank matrices whose product is added to a weight (Hu et al., 2021, arXiv:2106.09685), from
+//! folders as the PEFT library writes them and from GGUF files of llama.cpp's `convert_lora_to_gguf.py`.
 //!
 //! They stay beside the weights, which may be quantized or mapped: `y = W·x + scale · B·(A·x)`.
 
@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
+use crate::models::rope::source_row;
 use crate::safetensors::{Shard, object};
 
 /// Where names of tensors begin in models of text, with a language model of several inputs, and without a head.
@@ -382,16 +383,9 @@ impl<'a> Adapters<'a> {
 
 /// Rows (of `len` elements) of all heads in the order of the pairs of rotary embedding.
 fn reordered(values: &[f32], len: usize, head_dim: usize, to: RopeStyle) -> Vec<f32> {
-    let half = head_dim / 2;
     let mut out = vec![0.0; values.len()];
-    for (from, out) in values.chunks((head_dim * len).max(1)).zip(out.chunks_mut((head_dim * len).max(1))) {
-        for (row, out) in out.chunks_mut(len.max(1)).enumerate() {
-            let source = match to {
-                RopeStyle::Adjacent => row % 2 * half + row / 2,
-                RopeStyle::HalfSplit => row % half.max(1) * 2 + row / half.max(1),
-            };
-            out.copy_from_slice(&from[source * len..(source + 1) * len]);
-        }
+    for (row, out) in out.chunks_mut(len.max(1)).enumerate() {
+        out.copy_from_slice(&values[source_row(row, head_dim, to) * len..][..len]);
     }
     out
 }

@@ -29,6 +29,18 @@ pub struct Perplexity {
     pub error: f64,
 }
 
+/// Checks the length of windows over a text of `n` tokens.
+///
+/// # Errors
+/// When a window has fewer than 2 tokens, or more than the text.
+pub(crate) fn check_window(context: usize, n: usize) -> Result<()> {
+    if context < 2 || n < context {
+        let reason = format!("is {context}, but must be from 2 to {n}, the number of the text's tokens");
+        return Err(LlmError::Option { option: "ctx", reason });
+    }
+    Ok(())
+}
+
 impl Model {
     /// The perplexity of a text (its tokens) in windows of `context` tokens. `progress` gets the tokens done and those
     /// of all windows; it can end the measurement, which then gives `None`.
@@ -42,11 +54,7 @@ impl Model {
         kv: Option<DType>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Option<Perplexity>> {
-        if context < 2 || tokens.len() < context {
-            let n = tokens.len();
-            let reason = format!("is {context}, but must be from 2 to {n}, the number of the text's tokens");
-            return Err(LlmError::Option { option: "ctx", reason });
-        }
+        check_window(context, tokens.len())?;
         let bos = self.tokenizer()?;
         let bos = bos.bos().filter(|_| bos.adds_bos());
         let mut session = self.session(SessionOptions { context, kv, ..SessionOptions::default() })?;

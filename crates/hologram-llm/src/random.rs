@@ -596,8 +596,8 @@ fn fill_scale_bytes(format: DType, at: usize, count: usize) -> std::result::Resu
     )
 }
 
-/// The scale of every block of `IQ1_M`, whose bits, `size`, are the high nibbles of four bytes. The low nibbles belong to
-/// the scales of runs and stay random.
+/// The scale of every block of `IQ1_M`, whose bits, `size`, are the high nibbles of four bytes. The low nibbles belong
+/// to the scales of runs and stay random.
 fn fill_iq1_m_scales() -> std::result::Result<Program, CoreError> {
     per_item(
         "random_iq1_m_scales",

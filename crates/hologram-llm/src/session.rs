@@ -1,5 +1,7 @@
 //! A running model: its KV cache and the compiled plans of its step.
 
+mod sums;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -141,9 +143,6 @@ enum Output<'a> {
     Hidden,
     Sums,
 }
-
-/// Takes a weight's name, the sums of its squared columns, and the tokens that these are of.
-pub(crate) type EachSum<'a> = dyn FnMut(&str, &[f32], &[f32]) + 'a;
 
 /// The outputs of [`Session::rows`].
 pub(crate) struct Rows<'a> {
@@ -343,27 +342,6 @@ impl Session {
             (false, _) => Output::Logits,
         })?;
         Ok(Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] })
-    }
-
-    /// Computes tokens, at most `batch`, as an empty sequence, and calls `each` with every weight's name, the sums of its
-    /// squared columns and the number of tokens that these are of; for experts with those of all, one after another.
-    ///
-    /// # Errors
-    /// As [`Session::feed`].
-    pub(crate) fn sums(&mut self, tokens: &[u32], each: &mut EachSum<'_>) -> Result<()> {
-        self.truncate(0, 0);
-        self.set_inputs(&[Input { sequence: 0, tokens, logits: Logits::None }]);
-        self.run(Output::Sums)?;
-        let Some(plan) = self.last.and_then(|bucket| self.plans.get(&bucket)) else { return Ok(()) };
-        for SumName { name, of_experts } in &self.sum_names {
-            let squares = plan.read::<f32>(&format!("sum {name}"))?;
-            let counts = match of_experts {
-                true => plan.read::<f32>(&format!("count {name}"))?,
-                false => vec![tokens.len() as f32],
-            };
-            each(name, &squares, &counts);
-        }
-        Ok(())
     }
 
     /// The KV cache.

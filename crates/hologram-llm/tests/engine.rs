@@ -270,7 +270,8 @@ fn what_does_not_fit_is_an_error() {
     check(&|r| r.logit_bias = vec![(1, f32::NAN)]);
     assert_eq!(invalid, ["prompt", "prompt", "temperature", "stop", "logprobs", "logit_bias", "logit_bias"]);
 
-    // One runs, long enough for the others to come, two wait; a third is rejected. Once a place is free, it is accepted.
+    // One runs, long enough for the others to come, two wait; a third is rejected. Once a place is free, it is
+    // accepted.
     let engine = engine_with(|o| (o.context, o.max_sequences, o.max_waiting) = (4096, 1, 2));
     let mut first = engine.submit(greedy(prompt(0, 3), 4000)).unwrap();
     assert!(matches!(first.next_blocking(), Some(Event::Started { .. })));

@@ -40,7 +40,7 @@ fn values(file: &GgufFile, name: &str) -> Vec<f32> {
     file.tensor(name).unwrap_or_else(|e| panic!("{e}")).to_f32().unwrap()
 }
 
-/// Checks that two lists of sums are the same but for rounding.
+/// Checks that two lists of sums are equal within rounding.
 fn same(a: &[f32], b: &[f32], what: &str) {
     assert_eq!(a.len(), b.len(), "{what}");
     let far = a.iter().zip(b).map(|(a, b)| (a - b).abs() / a.abs().max(b.abs()).max(1e-6)).fold(0.0, f32::max);

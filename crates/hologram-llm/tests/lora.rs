@@ -1,5 +1,5 @@
-//! Adapters beside the weights give the logits of the model into whose weights they are merged; adapters that do not fit
-//! are reported.
+//! Adapters beside the weights give the logits of the model into whose weights they are merged; adapters that do not
+//! fit are reported.
 
 #[path = "common/scratch.rs"]
 mod scratch;

@@ -1,5 +1,5 @@
-//! Folders written as GGUF files: names, metadata and tensors are those of llama.cpp's converter, and the model computes
-//! the same.
+//! Folders written as GGUF files: names, metadata and tensors are those of llama.cpp's converter, and the model
+//! computes the same.
 
 #[path = "common/scratch.rs"]
 mod scratch;

@@ -393,7 +393,8 @@ fn small_vocabularies() {
     let tokenizer = spm(&[2, 3, 3, 1, 1, 1, 5, 1, 1, 4]).load().unwrap();
     assert_eq!(tokenizer.encode("abaab", false).unwrap(), [7, 4, 5]);
 
-    // Gemma 4's: text in tokens, newlines apart from the rest and whole if they are a token, bytes for other characters.
+    // Gemma 4's: text in tokens, newlines apart from the rest and whole if they are a token, bytes for other
+    // characters.
     let tokens = ["<unk>", "<bos>", "a", "b", "\u{2581}", "\u{2581}a", "ab", "\n", "\n\n", "<0xC3>", "<0xA9>"];
     let gemma4 = Vocabulary::default()
         .str("model", "gemma4")

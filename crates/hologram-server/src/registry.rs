@@ -309,7 +309,7 @@ impl Registry {
         };
     }
 
-    /// Frees a model that nobody uses. Returns the stage of its slot.
+    /// Frees an unused model. Returns the new stage of its slot.
     fn unload(self: &Arc<Registry>, index: usize, served: Arc<Served>) -> Stage {
         let begun = self.spawn(index, move |registry, index| {
             // Ends the engine's thread and frees the memory.
@@ -327,6 +327,7 @@ impl Registry {
         let (name, started) = (&slot.names[0], Instant::now());
         tracing::info!(model = name, "loading");
         let load = slot.load.as_deref();
+        // A panic would leave the slot loading for ever, and its requests waiting.
         let loaded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| load.map(|load| load())));
         let stage = match loaded {
             Ok(Some(Ok(served))) => {

@@ -8,7 +8,8 @@ use hologram_llm::Adapter;
 /// Options of commands that run a model which adapters may change.
 #[derive(Args, Clone, Default)]
 pub struct LoraArgs {
-    /// LoRA adapter, a PEFT folder or a .gguf file, with a factor of its effect [default: 1]; may be given several times
+    /// LoRA adapter, a PEFT folder or a .gguf file, with a factor of its effect [default: 1]; may be given several
+    /// times
     #[arg(long, value_name = "FILE[:SCALE]", value_parser = adapter)]
     pub lora: Vec<(PathBuf, f32)>,
 }

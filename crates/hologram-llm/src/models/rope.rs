@@ -2,6 +2,8 @@
 
 use std::f64::consts::TAU;
 
+use hologram_core::ops::RopeStyle;
+
 /// How rotary frequencies are scaled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -123,4 +125,15 @@ impl RopeScaling {
         };
         (0..dim / 2).map(frequency).collect()
     }
+}
+
+/// Where row `row` of query or key weights stands in weights for the other style, when `to` is the style wanted: files
+/// pair elements of a head that are neighbours, or half a head apart. Rows are those of all heads.
+pub(crate) fn source_row(row: usize, head_dim: usize, to: RopeStyle) -> usize {
+    let (head, i, half) = (row / head_dim.max(1), row % head_dim.max(1), (head_dim / 2).max(1));
+    head * head_dim
+        + match to {
+            RopeStyle::Adjacent => i % 2 * half + i / 2,
+            RopeStyle::HalfSplit => i % half * 2 + i / half,
+        }
 }

@@ -16,7 +16,7 @@ use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, NewTensor, TensorType};
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
-use crate::models::rope::RopeScaling;
+use crate::models::rope::{RopeScaling, source_row};
 use crate::safetensors::{Folder, FolderWeights};
 use crate::tokenizer::{Tokenizer, to_gguf};
 use crate::weights::Weights;
@@ -132,7 +132,7 @@ impl Weights for Recorder<'_> {
 /// The tensors of a folder's model, in the order in which its layers load them.
 fn wanted(config: &Config, weights: &FolderWeights<'_>, elements: usize) -> Result<Vec<Wanted>> {
     let io = |reason| LlmError::Io { path: weights.folder().path().into(), reason };
-    // Pages that nobody touches take no memory.
+    // Untouched pages take no memory.
     let blank = memmap2::MmapOptions::new().len(elements.max(1) * size_of::<f32>()).no_reserve_swap().map_anon();
     let blank = Arc::new(blank.and_then(memmap2::MmapMut::make_read_only).map_err(io)?);
     let blank = weights.executor().backend().wrap(ForeignMemory::from_owner(blank))?;
@@ -174,12 +174,6 @@ impl Loaded {
         }
         Ok(())
     }
-}
-
-/// The row of a folder that is row `row` of a GGUF file whose rotary embedding pairs neighbours.
-fn row_of_pairs(row: usize, head_dim: usize) -> usize {
-    let (head, i) = (row / head_dim, row % head_dim);
-    head * head_dim + i % 2 * (head_dim / 2) + i / 2
 }
 
 fn unsupported(folder: &Folder, what: String) -> LlmError {
@@ -250,6 +244,7 @@ pub(super) fn quantize(
         output.tensor(folder.path(), &Rows { rows: 1, row_len: values.len(), read: &read }, new, options, 0)?;
     }
     let permuted = architecture.folder.rope != architecture.rope;
+    let reordered = |row: usize| source_row(row, config.head_dim, architecture.rope);
     for (tensor, new) in wanted.iter().zip(rest) {
         let loaded = load(&weights, tensor)?;
         let loaded = loaded.ok_or_else(|| unsupported(folder, format!("reading tensor {}", tensor.name)))?;
@@ -261,10 +256,10 @@ pub(super) fn quantize(
             if bias {
                 let mut own = vec![0.0; values.len()];
                 loaded.row(0, &mut own)?;
-                values.iter_mut().enumerate().for_each(|(i, v)| *v = own[row_of_pairs(i, config.head_dim)]);
+                values.iter_mut().enumerate().for_each(|(i, v)| *v = own[reordered(i)]);
                 return Ok(());
             }
-            loaded.row(if turn { row_of_pairs(row, config.head_dim) } else { row }, values)
+            loaded.row(if turn { reordered(row) } else { row }, values)
         };
         let row_len = tensor.shape.last().copied().unwrap_or(1);
         let rows = tensor.shape.iter().rev().skip(1).product();

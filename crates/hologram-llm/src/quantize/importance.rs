@@ -9,6 +9,7 @@ use hologram_backends::DType;
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, GgufWriter, NewTensor, Strings, TensorType, Value, ValueType};
 use crate::model::Model;
+use crate::perplexity::check_window;
 use crate::session::SessionOptions;
 
 /// The importance of the columns of a model's matrices, as `llama-imatrix` writes it to GGUF files.
@@ -106,11 +107,7 @@ impl Model {
         bos: Option<u32>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Option<ImportanceSums>> {
-        if context < 2 || tokens.len() < context {
-            let n = tokens.len();
-            let reason = format!("is {context}, but must be from 2 to {n}, the number of the text's tokens");
-            return Err(LlmError::Option { option: "ctx", reason });
-        }
+        check_window(context, tokens.len())?;
         let mut session = self.session(SessionOptions { context, batch: context, ..SessionOptions::default() })?;
         let mut sums = ImportanceSums { context, ..ImportanceSums::default() };
         let all = tokens.len() / context * context;

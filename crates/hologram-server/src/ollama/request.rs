@@ -116,7 +116,7 @@ pub fn generate(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked
     Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: false })))
 }
 
-/// Reads a request of `/api/show` but for the model's name.
+/// Reads a request of `/api/show`, except the model's name.
 ///
 /// # Errors
 /// Names the member at fault.

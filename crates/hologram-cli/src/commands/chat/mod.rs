@@ -264,13 +264,14 @@ impl Chat {
             let stats = self.stats.unwrap_or_default();
             let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
             let shown = self.think == Think::Show;
+            let interrupted = self.interrupted.load(Ordering::Relaxed);
             let object = json!({
                 "model": self.model.config().name,
                 "device": self.model.executor().info().backend.to_string(),
                 "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
                 "thinking": self.last.as_ref().map(|r| &r.thought).filter(|text| !shown && !text.is_empty()),
                 "seed": self.options.sampling.seed,
-                "finish": self.finish.map(finish_name).or(self.interrupted.load(Ordering::Relaxed).then_some("interrupted")),
+                "finish": self.finish.map(finish_name).or(interrupted.then_some("interrupted")),
                 "prompt_tokens": stats.prompt_tokens,
                 "generated_tokens": stats.generated_tokens,
                 "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time),
