@@ -170,6 +170,7 @@ impl Shape {
             rotary: vec![Rotary::Scaled; self.layers],
             query_growth: None,
             scales: scales::Scales::default(),
+            multipliers: scales::Multipliers::default(),
             experts,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 77] = [
+const MODELS: [(&str, &str, f64); 81] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -87,6 +87,10 @@ const MODELS: [(&str, &str, f64); 77] = [
     ("granite-4", "model.gguf", 1e-5),
     ("granite-4-dense", "", 1e-5),
     ("granite-4-dense", "model.gguf", 1e-5),
+    ("falcon-h1", "", 1e-5),
+    ("falcon-h1", "model.gguf", 1e-5),
+    ("falcon-h1-norm", "", 1e-5),
+    ("falcon-h1-norm", "model.gguf", 1e-5),
     ("deepseek-v2", "", 1e-5),
     ("deepseek-v2", "model.gguf", 1e-5),
     ("deepseek-v3", "", 1e-5),

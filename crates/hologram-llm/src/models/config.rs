@@ -8,7 +8,7 @@ use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
 use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
-use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
     self, Architecture, Experts, HeadSizes, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
     TernaryActivations, Windows,
@@ -64,6 +64,8 @@ pub struct Config {
     pub query_growth: Option<QueryGrowth>,
     /// Factors and caps.
     pub scales: Scales,
+    /// Factors of products with matrices that the matrices of a folder do not include.
+    pub multipliers: Multipliers,
     /// The experts; `None`: each layer has one feed-forward network.
     pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
@@ -197,6 +199,7 @@ pub(crate) fn sizes(
         rotary: vec![Rotary::Scaled; layers],
         query_growth: None,
         scales: Scales::default(),
+        multipliers: Multipliers::default(),
         experts: None,
         windows: vec![None; layers],
         latent: None,
@@ -432,7 +435,7 @@ impl Config {
                 Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
                 _ => None,
             };
-            config.place_recurrent(|layer| match (&kv_heads, every) {
+            config.place_recurrent(rule, |layer| match (&kv_heads, every) {
                 (Some(heads), _) => heads.get(layer) == Some(&0),
                 (None, Some(n)) => !(layer + 1).is_multiple_of(n),
                 (None, None) => false,

@@ -12,9 +12,9 @@ use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
 use crate::models::recurrent::StateKeys;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
-use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, HeadSizes, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
+    self, Architecture, Experts, HeadSizes, Latent, Multiplier, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
     TernaryActivations, Windows, config_unknown,
 };
 
@@ -248,14 +248,14 @@ const RECURRENT_TYPES: [&str; 3] = ["conv", "linear_attention", "mamba"];
 /// Which layers recur.
 fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
     if let Some(types) = keys.strings("layer_types")? {
-        config.place_recurrent(|layer| types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own)));
+        config.place_recurrent(rule, |layer| types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own)));
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
     let every = every.or(rule.interval());
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
-    config.place_recurrent(|layer| match (&attends, every) {
+    config.place_recurrent(rule, |layer| match (&attends, every) {
         (Some(attends), _) => !attends.contains(&(layer as f32)),
         (None, Some(n)) => !(layer + 1).is_multiple_of(n),
         (None, None) => false,
@@ -277,6 +277,47 @@ const FOLDER_SCALES: ScaleKeys = ScaleKeys {
     ],
     unknown: &["lm_head_multiplier", "attention_in_multiplier"],
 };
+
+/// Keys of biases, which no factor of a product applies to.
+const NOT_MULTIPLIED: [&str; 4] = ["attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"];
+
+/// The factors of products with matrices.
+fn multipliers(keys: &JsonKeys<'_>, architecture: &Architecture) -> Result<Multipliers> {
+    let known = architecture.folder.multipliers;
+    let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
+    for key in NOT_MULTIPLIED.iter().filter(|_| !known.is_empty()) {
+        if keys.truth(key)? == Some(true) {
+            return Err(only(format!("{key} true")));
+        }
+    }
+    if architecture.state == Some(StateRule::MambaBeside)
+        && keys.truth("mamba_rms_norm")? == Some(true)
+        && keys.truth("mamba_norm_before_gate")? != Some(false)
+    {
+        return Err(only("mamba_norm_before_gate true".into()));
+    }
+    let mut factors = Vec::new();
+    for Multiplier { key, at, of } in known {
+        let factor = match at {
+            None => keys.float(key)?,
+            Some(at) => match keys.floats(key)? {
+                None => None,
+                Some(list) => match list.get(*at) {
+                    Some(factor) => Some(f64::from(*factor)),
+                    None => return Err(keys.bad(key, format!("has {} numbers, but must have more", list.len()))),
+                },
+            },
+        };
+        match factor {
+            Some(factor) if !(factor.is_finite() && factor > 0.0) => {
+                return Err(keys.bad(key, format!("is {factor}, but must be greater than 0")));
+            }
+            Some(factor) => factors.extend(of.iter().map(|name| (*name, factor as f32))),
+            None => {}
+        }
+    }
+    Ok(Multipliers(factors))
+}
 
 /// Natively ternary weights, as described by `quantization_config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -348,12 +389,16 @@ impl Config {
         if let Some(rule) = architecture.state {
             config.recurrent = Some(Recurrent::read(
                 &keys,
-                if rule == StateRule::Mamba { &FOLDER_MAMBA } else { &FOLDER_STATE },
+                match rule {
+                    StateRule::Mamba | StateRule::MambaBeside => &FOLDER_MAMBA,
+                    StateRule::ShortConv | StateRule::Heads { .. } => &FOLDER_STATE,
+                },
                 rule,
                 config.width,
             )?);
             recurrent_layers(&keys, &mut config, rule)?;
         }
+        config.multipliers = multipliers(&keys, architecture)?;
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         if let Some(latent) = config.latent {

@@ -83,6 +83,10 @@ impl Decoder {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Decoder> {
         let c = &config;
+        if !adapters.is_empty() && !c.multipliers.is_neutral() {
+            let what = "adapters of a model with factors of products".into();
+            return Err(LlmError::Unsupported { path: c.name.clone().into(), what, supported: String::new() });
+        }
         let adapters = Adapters::new(adapters, c, weights.is_folder())?;
         let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
@@ -108,7 +112,7 @@ impl Decoder {
                     name: String::new(),
                     weight,
                     bias: None,
-                    scale: None,
+                    scale: c.multipliers.times(None, "output"),
                     beside: of_adapters("output.weight")?,
                 })
             }
@@ -320,8 +324,9 @@ impl Decoder {
         step.linears.sums = (bucket.results == Results::Sums).then(Sums::default);
         let embedding = step.graph.constant(&self.embedding)?;
         let mut x = step.graph.gather(embedding, ids)?;
-        if c.scales.embedding != 1.0 {
-            x = step.graph.mul_scalar(x, c.scales.embedding.into())?;
+        let of_embedding = c.scales.embedding * c.multipliers.of("token_embd");
+        if of_embedding != 1.0 {
+            x = step.graph.mul_scalar(x, of_embedding.into())?;
         }
         if let Some(inputs) = &self.inputs {
             step.layer_inputs = Some(inputs.apply(&mut step, ids, x)?);

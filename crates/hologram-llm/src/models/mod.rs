@@ -10,6 +10,7 @@ pub(crate) mod decoder;
 mod deepseek;
 mod encoders;
 pub(crate) mod experts;
+mod falcon_h1;
 mod gemma;
 mod glm4;
 #[cfg(test)]
@@ -39,7 +40,7 @@ use hologram_core::ops::RopeStyle;
 pub use latent::Latent;
 pub use layers::{HeadSizes, Rotary, RotaryLayers, Windows};
 pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
-pub use scales::Scale;
+pub use scales::{Multiplier, Scale};
 
 /// The supported architectures.
 pub const ARCHITECTURES: &[&Architecture] = &[
@@ -73,6 +74,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen3_next::QWEN35_MOE,
     &qwen3_next::QWEN3_NEXT,
     &granite::GRANITE_HYBRID,
+    &falcon_h1::FALCON_H1,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
     &deepseek::GLM4_MOE_LITE,
@@ -220,6 +222,8 @@ pub struct FolderNames {
     pub output_bias: bool,
     /// Added to the factors of norms.
     pub norm_base: f32,
+    /// Factors of products with matrices.
+    pub multipliers: &'static [Multiplier],
     /// How matrices of experts are stored.
     pub experts: ExpertFiles,
     /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders,
@@ -248,6 +252,7 @@ impl FolderNames {
         unused: &[],
         output_bias: true,
         norm_base: 0.0,
+        multipliers: &[],
         experts: ExpertFiles::Separate,
         tensors: &[],
     };

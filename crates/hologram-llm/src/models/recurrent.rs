@@ -16,8 +16,10 @@ pub enum StateRule {
         /// Whether neighbouring heads of values have different key heads in GGUF files.
         tiled: bool,
     },
-    /// Mamba2.
+    /// Mamba2 instead of the attention of some layers.
     Mamba,
+    /// Mamba2 beside the attention of each layer.
+    MambaBeside,
 }
 
 impl StateRule {
@@ -109,10 +111,11 @@ impl Recurrent {
 }
 
 impl Config {
-    /// Sets which layers recur; the others have attention.
-    pub(crate) fn place_recurrent(&mut self, recurs: impl Fn(usize) -> bool) {
-        self.recurs = (0..self.layers).map(recurs).collect();
-        self.attends = self.recurs.iter().map(|recurs| !recurs).collect();
+    /// Sets which layers recur. The others have attention; all have it if recurrences are beside it.
+    pub(crate) fn place_recurrent(&mut self, rule: StateRule, recurs: impl Fn(usize) -> bool) {
+        let beside = rule == StateRule::MambaBeside;
+        self.recurs = (0..self.layers).map(|layer| beside || recurs(layer)).collect();
+        self.attends = self.recurs.iter().map(|recurs| beside || !recurs).collect();
     }
 
     /// Bytes of the state of a sequence in all layers.

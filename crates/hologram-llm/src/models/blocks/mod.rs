@@ -30,7 +30,7 @@ pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, 
 pub(crate) use latent::LatentAttention;
 pub(crate) use layer_input::{LayerInput, LayerInputs};
 pub(crate) use linear::{Linear, Linears, Sums};
-pub(crate) use mamba::Mamba;
+pub(crate) use mamba::{MAMBA_PARTS, Mamba};
 pub(crate) use short_conv::ShortConv;
 
 use crate::error::{LlmError, Result};
@@ -104,7 +104,8 @@ impl Loader<'_> {
             true => Some(self.weights.vector(&of_bias, rows)?),
             false => self.weights.optional_vector(&of_bias, rows)?,
         };
-        let (weight, scale) = (self.weights.matrix(&of_weight, rows, row_len)?, self.weights.scale(&of_weight)?);
+        let weight = self.weights.matrix(&of_weight, rows, row_len)?;
+        let scale = self.config.multipliers.times(self.weights.scale(&of_weight)?, name);
         let beside = self.adapters.of(self.weights.executor(), &of_weight, rows, 0..rows, row_len)?;
         Ok(Linear { name: of_weight, weight, bias, scale, beside })
     }
@@ -144,7 +145,7 @@ impl Loader<'_> {
         let bias = bias.map(|b| Tensor::from_slice(self.weights.executor(), &[rows.len()], &b[rows.clone()]));
         let weight = self.weights.matrix_rows(&of_weight, total, rows.clone(), row_len)?;
         let beside = self.adapters.of(self.weights.executor(), &of_weight, total, rows, row_len)?;
-        let scale = self.weights.scale(&of_weight)?;
+        let scale = self.config.multipliers.times(self.weights.scale(&of_weight)?, name);
         Ok(Linear { name: of_weight, weight, bias: bias.transpose()?, scale, beside })
     }
 }
