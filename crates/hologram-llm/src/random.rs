@@ -140,6 +140,7 @@ impl Shape {
                 sigmoid: rule.sigmoid,
                 groups: (1, 1),
                 first: 0,
+                latent: None,
             }
         });
         Config {

@@ -301,11 +301,12 @@ impl Weights for FileWeights<'_> {
         let own = self.factors.borrow().get(name).copied();
         let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(own) };
         let Some(tensor) = self.file.tensor_opt(&name) else { return Ok(own) };
-        self.taken.borrow_mut().insert(name);
-        match tensor.to_f32()?[..] {
-            [scale] => Ok(Some(scale * own.unwrap_or(1.0))),
-            _ => Err(malformed(self.file, format!("tensor {} is not a single number", tensor.name()))),
+        // Others are factors of inputs or of experts.
+        if tensor.shape().iter().product::<usize>() != 1 {
+            return Ok(own);
         }
+        self.taken.borrow_mut().insert(name);
+        Ok(tensor.to_f32()?.first().map(|scale| scale * own.unwrap_or(1.0)).or(own))
     }
 
     fn skip(&self, name: &str) {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 81] = [
+const MODELS: [(&str, &str, f64); 89] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -34,6 +34,8 @@ const MODELS: [(&str, &str, f64); 81] = [
     ("gemma4", "model.gguf", 1e-5),
     ("gemma4-k-is-v", "", 1e-5),
     ("gemma4-k-is-v", "model.gguf", 1e-5),
+    ("gemma4-moe", "", 1e-5),
+    ("gemma4-moe", "model.gguf", 1e-5),
     ("phi3", "", 1e-5),
     ("phi3", "model.gguf", 1e-5),
     ("phi4", "", 1e-5),
@@ -91,6 +93,12 @@ const MODELS: [(&str, &str, f64); 81] = [
     ("falcon-h1", "model.gguf", 1e-5),
     ("falcon-h1-norm", "", 1e-5),
     ("falcon-h1-norm", "model.gguf", 1e-5),
+    ("nemotron-h", "", 1e-5),
+    ("nemotron-h", "model.gguf", 1e-5),
+    ("nemotron-3-nano", "", 1e-5),
+    ("nemotron-3-nano", "model.gguf", 1e-5),
+    ("nemotron-3-super", "", 1e-5),
+    ("nemotron-3-super", "model.gguf", 1e-5),
     ("deepseek-v2", "", 1e-5),
     ("deepseek-v2", "model.gguf", 1e-5),
     ("deepseek-v3", "", 1e-5),

@@ -6,7 +6,7 @@ use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
-use crate::models::recurrent::StateKeys;
+use crate::models::recurrent::{Mixer, StateKeys};
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
 use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
@@ -229,7 +229,7 @@ const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// Experts in GGUF files.
 const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     count: &["expert_count"],
-    used: "expert_used_count",
+    used: &["expert_used_count"],
     ffn: "expert_feed_forward_length",
     shared: "expert_shared_feed_forward_length",
     shared_count: "expert_shared_count",
@@ -237,6 +237,7 @@ const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     groups_used: "expert_group_used_count",
     first: "leading_dense_block_count",
     scale: "expert_weights_scale",
+    latent: "moe_latent_size",
 };
 
 /// Attention to latent vectors in GGUF files.
@@ -431,14 +432,24 @@ impl Config {
             config.recurrent = Some(Recurrent { tiled, ..sizes });
             let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
             let every = every.or(rule.interval());
-            let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
-                Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
-                _ => None,
+            let list = |key: &str| -> Result<Option<Vec<u64>>> {
+                match file.value(&keys.full(key)) {
+                    Some(Value::Numbers(_)) => file.get_opt(&keys.full(key)),
+                    _ => Ok(None),
+                }
             };
-            config.place_recurrent(rule, |layer| match (&kv_heads, every) {
+            let (kv_heads, networks) = (list(GGUF.kv_heads)?, list(ffn)?);
+            let recurs = |layer: usize| match (&kv_heads, every) {
                 (Some(heads), _) => heads.get(layer) == Some(&0),
                 (None, Some(n)) => !(layer + 1).is_multiple_of(n),
                 (None, None) => false,
+            };
+            let is_network = |layer| networks.as_ref().and_then(|n| n.get(layer)).is_some_and(|n| *n > 0);
+            config.place_mixers(|layer| match rule {
+                StateRule::MambaBeside => Mixer::Both,
+                StateRule::MambaAlone if is_network(layer) => Mixer::Neither,
+                _ if recurs(layer) => Mixer::State,
+                _ => Mixer::Attention,
             });
         }
         let sizes = (config.width, head_dim);

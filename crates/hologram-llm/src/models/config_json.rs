@@ -10,7 +10,7 @@ use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
-use crate::models::recurrent::StateKeys;
+use crate::models::recurrent::{Mixer, StateKeys};
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
@@ -161,7 +161,7 @@ const FOLDER: Names = Names {
 /// Experts in `config.json`.
 const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
     count: &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"],
-    used: "num_experts_per_tok",
+    used: &["num_experts_per_tok", "top_k_experts"],
     ffn: "moe_intermediate_size",
     shared: "shared_expert_intermediate_size",
     shared_count: "n_shared_experts",
@@ -169,12 +169,17 @@ const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
     groups_used: "topk_group",
     first: "first_k_dense_replace",
     scale: "routed_scaling_factor",
+    latent: "moe_latent_size",
 };
 
 /// The experts, in all layers or in none.
 fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
     let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
     let Some((key, n)) = named_count(keys, FOLDER_EXPERTS.count)? else { return Ok(None) };
+    // Models without layers of experts may give a number of them.
+    if single_blocks(keys)?.is_some_and(|blocks| !blocks.contains(&"moe")) {
+        return Ok(None);
+    }
     let rule =
         architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(ours, _)| *ours == "ffn_gate_exps"));
     let Some(rule) = rule else { return Err(only(format!("a mixture of {n} experts ({key})"))) };
@@ -189,6 +194,11 @@ fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Resu
     let mut experts = Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))?;
     if let (Some(experts), Some(shared)) = (&mut experts, keys.size_opt("shared_intermediate_size", MAX_SIZE)?) {
         experts.shared = experts.shared.or(Some(shared));
+    }
+    if let (Some(experts), Some(shared)) =
+        (&mut experts, keys.size_opt("moe_shared_expert_intermediate_size", MAX_SIZE)?)
+    {
+        experts.shared = Some(shared);
     }
     if let (Some(experts), Some(dense)) = (&mut experts, keys.unsigned("num_dense_layers")?) {
         experts.first = dense.min(MAX_LAYERS as u64) as usize;
@@ -242,23 +252,71 @@ fn adjusted_ffn(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+/// As [`FOLDER_MAMBA`], for Nemotron-H.
+const FOLDER_NEMOTRON: StateKeys = StateKeys {
+    short: "",
+    conv: "conv_kernel",
+    groups: "n_groups",
+    key: "ssm_state_size",
+    heads: "mamba_num_heads",
+    value: "mamba_head_dim",
+    inner: "",
+};
+
 /// The types of layers with a state instead of attention.
 const RECURRENT_TYPES: [&str; 3] = ["conv", "linear_attention", "mamba"];
 
-/// Which layers recur.
-fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
+/// The types of the layers that are one block, where a model has such.
+pub(crate) fn single_blocks(keys: &JsonKeys<'_>) -> Result<Option<Vec<&'static str>>> {
+    const PATTERN: &str = "hybrid_override_pattern";
+    const LIST: &str = "layers_block_type";
+    let kind = |name: &str| match name {
+        "M" | "mamba" | "linear_attention" => Some("mamba"),
+        "*" | "attention" | "full_attention" => Some("attention"),
+        "-" | "mlp" => Some("mlp"),
+        "E" | "moe" => Some("moe"),
+        _ => None,
+    };
+    let (key, names) = match (keys.string(PATTERN)?, keys.strings(LIST)?) {
+        (Some(pattern), _) => (PATTERN, pattern.chars().map(String::from).collect::<Vec<_>>()),
+        (None, Some(list)) => (LIST, list.into_iter().map(String::from).collect()),
+        (None, None) => return Ok(None),
+    };
+    let known = |name: &String| kind(name).ok_or_else(|| keys.bad(key, format!("has the unknown type {name}")));
+    names.iter().map(known).collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// What mixes the tokens of each layer.
+fn mixers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
+    if rule == StateRule::MambaBeside {
+        config.place_mixers(|_| Mixer::Both);
+        return Ok(());
+    }
+    if rule == StateRule::MambaAlone {
+        let blocks = single_blocks(keys)?.ok_or_else(|| keys.missing("layers_block_type"))?;
+        if blocks.len() != config.layers {
+            return Err(keys.bad(FOLDER.layers, format!("is {}, but the list has {}", config.layers, blocks.len())));
+        }
+        config.place_mixers(|layer| match blocks[layer] {
+            "mamba" => Mixer::State,
+            "attention" => Mixer::Attention,
+            _ => Mixer::Neither,
+        });
+        return Ok(());
+    }
+    let of = |recurs: bool| if recurs { Mixer::State } else { Mixer::Attention };
     if let Some(types) = keys.strings("layer_types")? {
-        config.place_recurrent(rule, |layer| types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own)));
+        config.place_mixers(|layer| of(types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own))));
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
     let every = every.or(rule.interval());
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
-    config.place_recurrent(rule, |layer| match (&attends, every) {
-        (Some(attends), _) => !attends.contains(&(layer as f32)),
-        (None, Some(n)) => !(layer + 1).is_multiple_of(n),
-        (None, None) => false,
+    config.place_mixers(|layer| match (&attends, every) {
+        (Some(attends), _) => of(!attends.contains(&(layer as f32))),
+        (None, Some(n)) => of(!(layer + 1).is_multiple_of(n)),
+        (None, None) => Mixer::Attention,
     });
     Ok(())
 }
@@ -289,6 +347,12 @@ fn multipliers(keys: &JsonKeys<'_>, architecture: &Architecture) -> Result<Multi
         if keys.truth(key)? == Some(true) {
             return Err(only(format!("{key} true")));
         }
+    }
+    // The least and the greatest time step.
+    if let Some(Value::Array(limits)) = keys.get("time_step_limit")
+        && (limits.first().and_then(Value::as_f64) != Some(0.0) || limits.get(1).is_some_and(Value::is_number))
+    {
+        return Err(only(format!("time_step_limit {}", Value::from(limits.clone()))));
     }
     if architecture.state == Some(StateRule::MambaBeside)
         && keys.truth("mamba_rms_norm")? == Some(true)
@@ -342,6 +406,12 @@ impl Config {
             return Config::from_json(path, name, &whole);
         }
         let keys = JsonKeys { path, prefix: "", object };
+        if let (None, Some(blocks)) = (keys.get(FOLDER.layers), single_blocks(&keys)?) {
+            // Newer files have the list alone.
+            let mut whole = object.clone();
+            whole.insert(FOLDER.layers.into(), blocks.len().into());
+            return Config::from_json(path, name, &whole);
+        }
         let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
         let classes = keys.strings("architectures")?.unwrap_or_default();
         let named =
@@ -361,7 +431,9 @@ impl Config {
         // Older files of LFM2 have another name; models of experts alone may have no other width.
         let ffn = [FOLDER.ffn, BLOCK_FFN, FOLDER_EXPERTS.ffn].into_iter().find(|key| keys.get(key).is_some());
         let ffn = ffn.unwrap_or(FOLDER.ffn);
-        let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
+        let older = "attention_head_dim";
+        let head_dim = if keys.get(older).is_some() { older } else { FOLDER.head_dim };
+        let names = Names { eps: architecture.folder.eps, ffn, head_dim, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
         adjusted_ffn(&keys, &mut config)?;
         if architecture.latent {
@@ -375,7 +447,7 @@ impl Config {
             Some(false) if architecture.latent => RopeStyle::HalfSplit,
             _ => architecture.folder.rope,
         };
-        for key in ["hidden_act", "hidden_activation"] {
+        for key in ["hidden_act", "hidden_activation", "mlp_hidden_act"] {
             if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
                 let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
                 return Err(only(format!("activation {gate} in a model of type {of}"), expected.into()));
@@ -391,12 +463,13 @@ impl Config {
                 &keys,
                 match rule {
                     StateRule::Mamba | StateRule::MambaBeside => &FOLDER_MAMBA,
+                    StateRule::MambaAlone => &FOLDER_NEMOTRON,
                     StateRule::ShortConv | StateRule::Heads { .. } => &FOLDER_STATE,
                 },
                 rule,
                 config.width,
             )?);
-            recurrent_layers(&keys, &mut config, rule)?;
+            mixers(&keys, &mut config, rule)?;
         }
         config.multipliers = multipliers(&keys, architecture)?;
         let sizes = (config.width, config.head_dim);

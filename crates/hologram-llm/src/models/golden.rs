@@ -61,6 +61,8 @@ fn graphs_of_all_architectures() {
         ("qwen3_5_moe_text", "qwen3-5-moe"),
         ("qwen3_next", "qwen3-next"),
         ("granitemoehybrid", "granite-4"),
+        ("falcon_h1", "falcon-h1"),
+        ("nemotron_h", "nemotron-3-nano"),
         ("deepseek_v2", "deepseek-v2"),
         ("deepseek_v3", "deepseek-v3"),
         ("glm4_moe_lite", "glm-4-7-flash"),

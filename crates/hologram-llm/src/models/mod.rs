@@ -23,6 +23,7 @@ mod lfm2;
 mod llama;
 mod mistral;
 mod mixtures;
+mod nemotron_h;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -75,6 +76,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen3_next::QWEN3_NEXT,
     &granite::GRANITE_HYBRID,
     &falcon_h1::FALCON_H1,
+    &nemotron_h::NEMOTRON_H,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
     &deepseek::GLM4_MOE_LITE,

@@ -20,6 +20,17 @@ pub enum StateRule {
     Mamba,
     /// Mamba2 beside the attention of each layer.
     MambaBeside,
+    /// Layers of Mamba2, attention or a feed-forward network alone.
+    MambaAlone,
+}
+
+/// What mixes a layer's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mixer {
+    Attention,
+    State,
+    Both,
+    Neither,
 }
 
 impl StateRule {
@@ -111,11 +122,11 @@ impl Recurrent {
 }
 
 impl Config {
-    /// Sets which layers recur. The others have attention; all have it if recurrences are beside it.
-    pub(crate) fn place_recurrent(&mut self, rule: StateRule, recurs: impl Fn(usize) -> bool) {
-        let beside = rule == StateRule::MambaBeside;
-        self.recurs = (0..self.layers).map(|layer| beside || recurs(layer)).collect();
-        self.attends = self.recurs.iter().map(|recurs| beside || !recurs).collect();
+    /// Sets which layers recur and which have attention.
+    pub(crate) fn place_mixers(&mut self, mixer: impl Fn(usize) -> Mixer) {
+        let mixers: Vec<Mixer> = (0..self.layers).map(mixer).collect();
+        self.recurs = mixers.iter().map(|own| matches!(own, Mixer::State | Mixer::Both)).collect();
+        self.attends = mixers.iter().map(|own| matches!(own, Mixer::Attention | Mixer::Both)).collect();
     }
 
     /// Bytes of the state of a sequence in all layers.

@@ -53,7 +53,7 @@ impl<'a> FolderWeights<'a> {
         let (scales, taken) = (RefCell::default(), RefCell::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
         // Models of text and images have one more level.
-        let base = ["", names.base, "model.language_model."].into_iter().find(|base| {
+        let base = ["", names.base, "model.", "model.language_model."].into_iter().find(|base| {
             let name = format!("{base}{embedding}");
             folder.find(&name).is_some()
         });

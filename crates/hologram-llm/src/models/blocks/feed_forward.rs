@@ -11,6 +11,13 @@ pub(crate) type Gate = fn(&mut Graph, NodeId, NodeId) -> hologram_core::Result<N
 /// An activation, such as [`Graph::gelu`].
 pub(crate) type Activate = fn(&mut Graph, NodeId) -> hologram_core::Result<NodeId>;
 
+/// What is between the first products of a network and its last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Inner {
+    Gated(Gate),
+    Plain(Activate),
+}
+
 /// `gelu(gate) ∘ up`, with the tanh form of GELU (Shazeer, 2020, arXiv:2002.05202).
 pub(crate) fn geglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
     let gate = g.gelu_tanh(gate)?;
@@ -136,13 +143,18 @@ impl PlainFfn {
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).
-    pub fn load(l: &mut Loader<'_>, activate: Activate) -> Result<Box<dyn Block>> {
-        let c = l.config;
-        Ok(Box::new(PlainFfn {
-            up: l.linear("ffn_up", c.ffn, c.width, false)?,
-            activate,
-            down: l.linear("ffn_down", c.width, c.ffn, false)?,
-        }))
+    pub fn load(l: &Loader<'_>, activate: Activate) -> Result<Box<dyn Block>> {
+        PlainFfn::load_named(l, ["ffn_up", "ffn_down"], l.config.ffn, activate)
+    }
+
+    /// As [`PlainFfn::load`], of this width, with these names of up and down.
+    ///
+    /// # Errors
+    /// Those of [`Weights`](crate::weights::Weights).
+    pub fn load_named(l: &Loader<'_>, [up, down]: [&str; 2], ffn: usize, activate: Activate) -> Result<Box<dyn Block>> {
+        let width = l.config.width;
+        let (up, down) = (l.linear(up, ffn, width, false)?, l.linear(down, width, ffn, false)?);
+        Ok(Box::new(PlainFfn { up, activate, down }))
     }
 }
 

@@ -161,6 +161,11 @@ impl Block for Mamba {
     fn weights(&self) -> Vec<&Tensor> {
         let own = [&self.conv, &self.bias, &self.factor, &self.skip];
         let inputs = self.inputs.iter().flat_map(Linear::tensors);
-        inputs.chain(own).chain(self.norm.iter().map(|[norm, _]| norm)).chain(&self.conv_bias).chain(self.output.tensors()).collect()
+        inputs
+            .chain(own)
+            .chain(self.norm.iter().map(|[norm, _]| norm))
+            .chain(&self.conv_bias)
+            .chain(self.output.tensors())
+            .collect()
     }
 }

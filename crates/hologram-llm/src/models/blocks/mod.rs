@@ -25,7 +25,7 @@ use hologram_isa::Type;
 
 pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use delta_net::DeltaNet;
-pub(crate) use experts::feed_forward;
+pub(crate) use experts::{experts_beside, feed_forward, plain_feed_forward};
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
 pub(crate) use layer_input::{LayerInput, LayerInputs};
@@ -318,6 +318,11 @@ impl Norm {
             }),
         };
         Ok(Norm { factors, bias })
+    }
+
+    /// RMSNorm with these factors.
+    pub fn of(factors: Tensor) -> Norm {
+        Norm { factors, bias: None }
     }
 
     /// Bytes of the weights.
