@@ -159,6 +159,8 @@ impl Shape {
             windowed: None,
             sharing: 0,
             layer_input: 0,
+            branches: 1,
+            cuts: Vec::new(),
             vocab: self.vocab,
             context: 8192,
             eps: 1e-5,

@@ -239,7 +239,10 @@ impl Weights for FileWeights<'_> {
     }
 
     fn matrix_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
-        let tensor = self.checked(name, &[total, row_len])?;
+        // Several matrices may be one tensor.
+        let found = self.file.tensor_opt(name).map(|tensor| tensor.shape().to_vec());
+        let stacked = found.filter(|s| s.len() == 3 && s[0].saturating_mul(s[1]) == total && s[2] == row_len);
+        let tensor = self.checked(name, &stacked.unwrap_or(vec![total, row_len]))?;
         let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
         self.executor.backend().kernels().expect_weights(layout);
         // A row is a whole number of blocks.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// They cover linear, `llama3`, YaRN and LongRoPE scaling, biases everywhere, windows in all and in some layers, layers
 /// without rotary embedding or with one of their own, norms of heads and after blocks, fused matrices, factors, tied
 /// and separate outputs, one and several files, both places of the rotary base, and both conventions of ternary scales.
-const MODELS: [(&str, &str, f64); 89] = [
+const MODELS: [(&str, &str, f64); 91] = [
     ("llama-linear", "", 1e-5),
     ("llama-linear", "model.gguf", 1e-5),
     ("llama3-scaled", "", 1e-5),
@@ -30,6 +30,8 @@ const MODELS: [(&str, &str, f64); 89] = [
     ("gemma2", "model.gguf", 1e-5),
     ("gemma3", "", 1e-5),
     ("gemma3", "model.gguf", 1e-5),
+    ("gemma3n", "", 1e-5),
+    ("gemma3n", "model.gguf", 1e-5),
     ("gemma4", "", 1e-5),
     ("gemma4", "model.gguf", 1e-5),
     ("gemma4-k-is-v", "", 1e-5),

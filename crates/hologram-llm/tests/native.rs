@@ -42,7 +42,7 @@ impl Device {
 
 /// A fixture of each family, with the programs of a step on the CPU and of some step on a GPU, by the names of their
 /// operations.
-const FAMILIES: [(&str, &[&str], &[&str]); 27] = [
+const FAMILIES: [(&str, &[&str], &[&str]); 28] = [
     ("llama-tiny.gguf", &[], &[]),
     ("llama3-tiny.gguf", &[], &[]),
     ("bitnet-tiny.gguf", &[], &[]),
@@ -70,6 +70,7 @@ const FAMILIES: [(&str, &[&str], &[&str]); 27] = [
     ("falcon-h1", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
     ("nemotron-h", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
     ("nemotron-3-nano", &["add", "causal_conv", "conv_state", "fused", "mul", "sigmoid"], &MAMBA_ON_GPUS),
+    ("gemma3n", &["fused", "mul", "sqrt", "sub", "tanh"], &["fused", "mul", "reduce_mean", "sqrt", "sub"]),
     ("gemma4", &["fused"], &["fused"]),
     ("gemma4-moe", &["fused"], &["fused", "gather"]),
 ];

@@ -11,7 +11,7 @@ use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attenti
 use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
     self, Architecture, Experts, HeadSizes, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
-    TernaryActivations, Windows,
+    TernaryActivations, Varied, Windows,
 };
 
 /// The hyperparameters of a decoder-only transformer.
@@ -39,6 +39,11 @@ pub struct Config {
     pub sharing: usize,
     /// Elements of a further embedding that each token has in each layer; 0: there is none.
     pub layer_input: usize,
+    /// Vectors of a token in the residual stream.
+    pub branches: usize,
+    /// Per layer how many deviations above their mean the gates of its network count from; `None`, or no entry: all
+    /// count.
+    pub cuts: Vec<Option<f32>>,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Trained context length.
@@ -187,6 +192,8 @@ pub(crate) fn sizes(
         windowed: None,
         sharing: 0,
         layer_input: 0,
+        branches: 1,
+        cuts: Vec::new(),
         vocab,
         context: keys.size(names.context, MAX_CONTEXT)?,
         eps,
@@ -327,7 +334,7 @@ impl Config {
         let unsupported = |what: String| only(what, String::new());
         let architecture =
             models::find(name).ok_or_else(|| only(format!("architecture {name}"), models::supported()))?;
-        let keys = GgufKeys { file, architecture: name, varied: architecture.varied };
+        let keys = GgufKeys { file, architecture: name, varied: architecture.varied == Varied::Sizes };
         let embedding = file.tensor("token_embd.weight")?;
         let &[vocab, _] = embedding.shape() else {
             return Err(malformed(file, format!("token_embd.weight has shape {:?}", embedding.shape())));
@@ -455,6 +462,7 @@ impl Config {
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
         config.scales.attention = config.scales.attention.or(architecture.score_factor);
+        config.scales.logit_cap = config.scales.logit_cap.or(architecture.logit_cap);
         if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
             config.scales.attention = Some((config.width as f32 / config.heads as f32).sqrt().recip());
         }
@@ -474,8 +482,21 @@ impl Config {
         for (own, slides) in config.windows.iter_mut().zip(slides) {
             *own = window.filter(|_| slides);
         }
-        if architecture.varied {
-            gguf_varied(file, &keys, &mut config)?;
+        if architecture.varied == Varied::Sizes {
+            gguf_sizes(file, &keys, &mut config)?;
+        }
+        if architecture.varied != Varied::Never {
+            config.place_sharing(&keys, "attention.shared_kv_layers")?;
+            let input = keys.unsigned("embedding_length_per_layer_input")?.unwrap_or(0);
+            config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+        }
+        config.place_branches(&keys, ["altup.num_inputs", "altup.active_idx"])?;
+        if architecture.varied == Varied::Sharing {
+            const CUTS: &str = "activation_sparsity_scale";
+            let cuts: Option<Vec<f32>> = file.get_opt(&keys.full(CUTS))?;
+            // Files write negative infinity where all gates count.
+            let finite = |cut: f32| Some(cut).filter(|cut| cut.is_finite());
+            config.cuts = cuts.ok_or_else(|| keys.missing(CUTS))?.into_iter().map(finite).collect();
         }
         if let Some(beta) = keys.above("attention.temperature_scale", 0.0)? {
             let original = keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?;
@@ -567,7 +588,7 @@ impl Config {
 }
 
 /// What differs between layers with a window and without.
-fn gguf_varied(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Result<()> {
+fn gguf_sizes(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Result<()> {
     const LENGTH: &str = "attention.key_length_swa";
     let own = keys.size_opt(LENGTH, MAX_SIZE)?.unwrap_or(config.head_dim);
     let of_all = [("attention.value_length_swa", own), ("rope.dimension_count_swa", own)];
@@ -590,11 +611,7 @@ fn gguf_varied(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Res
         head_dim: length(window),
     };
     let sizes: Vec<HeadSizes> = counts.iter().zip(&config.windows).map(of_layer).collect();
-    config.place_heads(keys, GGUF.kv_heads, &sizes)?;
-    config.place_sharing(keys, "attention.shared_kv_layers")?;
-    let input = keys.unsigned("embedding_length_per_layer_input")?.unwrap_or(0);
-    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
-    Ok(())
+    config.place_heads(keys, GGUF.kv_heads, &sizes)
 }
 
 /// Which layers of a GGUF file have its sliding window.

@@ -15,7 +15,7 @@ use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale}
 use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
     self, Architecture, Experts, HeadSizes, Latent, Multiplier, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
-    TernaryActivations, Windows, config_unknown,
+    TernaryActivations, Varied, Windows, config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -116,6 +116,10 @@ impl Keys for JsonKeys<'_> {
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
         match self.get(key) {
             None => Ok(None),
+            // One number for each layer.
+            Some(Value::Array(list)) if list.first().is_some_and(|first| list.iter().all(|n| n == first)) => {
+                list[0].as_u64().map(Some).ok_or_else(|| self.bad(key, "must be a whole number, 0 or more".into()))
+            }
             Some(value) => match value.as_u64() {
                 Some(n) => Ok(Some(n)),
                 // Some writers store all numbers as floats.
@@ -479,8 +483,17 @@ impl Config {
         }
         config.scales.attention = config.scales.attention.or(architecture.score_factor);
         windows(&keys, &mut config)?;
-        if architecture.varied {
-            varied(&keys, &mut config)?;
+        if architecture.varied == Varied::Sizes {
+            varied_sizes(&keys, &mut config)?;
+        }
+        if architecture.varied != Varied::Never {
+            config.place_sharing(&keys, "num_kv_shared_layers")?;
+            let input = keys.unsigned("hidden_size_per_layer_input")?.unwrap_or(0);
+            config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+        }
+        config.place_branches(&keys, ["altup_num_inputs", "altup_active_idx"])?;
+        if architecture.varied == Varied::Sharing {
+            config.cuts = cuts(&keys)?;
         }
         rope(&keys, &mut config)?;
         config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
@@ -505,7 +518,7 @@ impl Config {
 const BOTH_SIDES: &str = "use_bidirectional_attention";
 
 /// What differs between layers with a window and without.
-fn varied(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+fn varied_sizes(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     const LAYERS: &str = "per_layer_config";
     let usual = HeadSizes { kv_heads: config.kv_heads, head_dim: config.head_dim };
     let layers = keys.object(LAYERS)?;
@@ -529,11 +542,51 @@ fn varied(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         })
     };
     let sizes = (0..config.layers).map(of_layer).collect::<Result<Vec<_>>>()?;
-    config.place_heads(keys, if layers.is_some() { LAYERS } else { FOLDER.kv_heads }, &sizes)?;
-    config.place_sharing(keys, "num_kv_shared_layers")?;
-    let input = keys.unsigned("hidden_size_per_layer_input")?.unwrap_or(0);
-    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
-    Ok(())
+    config.place_heads(keys, if layers.is_some() { LAYERS } else { FOLDER.kv_heads }, &sizes)
+}
+
+/// How many deviations above their mean the gates of each layer's network count from, so that a given part of normally
+/// distributed ones does not.
+fn cuts(keys: &JsonKeys<'_>) -> Result<Vec<Option<f32>>> {
+    const KEY: &str = "activation_sparsity_pattern";
+    let parts = keys.floats(KEY)?.ok_or_else(|| keys.missing(KEY))?;
+    let cut = |part: f32| match part {
+        0.0 => Ok(None),
+        part if part > 0.0 && part < 1.0 => Ok(Some(normal_quantile(part.into()) as f32)),
+        other => Err(keys.bad(KEY, format!("has {other}, but must have numbers from 0 to below 1"))),
+    };
+    parts.into_iter().map(cut).collect()
+}
+
+/// The number below which a standard normal variable is with probability `p`, by halving an interval.
+fn normal_quantile(p: f64) -> f64 {
+    // Φ(x) = 1/2 + φ(x)·(x + x³/3 + x⁵/15 + …)
+    let below = |x: f64| {
+        let (mut term, mut sum) = (x, x);
+        for i in 1..200 {
+            term *= x * x / (2 * i + 1) as f64;
+            sum += term;
+        }
+        0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
+    };
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..64 {
+        let middle = (low + high) / 2.0;
+        if below(middle) < p { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn quantiles_of_the_normal_distribution() {
+        for (p, want) in
+            [(0.5, 0.0), (0.95, 1.6448536269514722), (0.975, 1.959963984540054), (0.01, -2.3263478740408408)]
+        {
+            assert!((super::normal_quantile(p) - want).abs() < 1e-12, "{p}");
+        }
+    }
 }
 
 /// Reads `quantization_config`; `None` if the weights are not quantized.

@@ -10,7 +10,7 @@ use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::lora::{Adapter, Adapters};
 use crate::models::Rotary;
-use crate::models::blocks::{Block, BothSides, LayerInputs, Linear, Linears, Loader, Norm, Runs, Step, Sums};
+use crate::models::blocks::{Block, BothSides, Branches, LayerInputs, Linear, Linears, Loader, Norm, Runs, Step, Sums};
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
@@ -24,6 +24,8 @@ pub(crate) struct Decoder {
     front: Option<Front>,
     /// What each layer gets of a token beside the residual stream, if it does.
     inputs: Option<LayerInputs>,
+    /// What is around the layers, if the residual stream has branches.
+    branches: Option<Branches>,
     layers: Vec<Box<dyn Block>>,
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
@@ -102,6 +104,7 @@ impl Decoder {
         let encoder = c.architecture.encoder.as_ref();
         let front = encoder.map(|parts| Front::load(weights, c, parts)).transpose()?;
         let layer_inputs = LayerInputs::load(weights, c)?;
+        let branches = Branches::load(weights, c)?;
         let output = match encoder {
             Some(_) => None,
             None => {
@@ -153,6 +156,7 @@ impl Decoder {
             embedding,
             front,
             inputs: layer_inputs,
+            branches,
             layers,
             low,
             output_norm,
@@ -174,6 +178,7 @@ impl Decoder {
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.output.iter().flat_map(Linear::tensors).map(Tensor::bytes).sum::<usize>()
             + self.inputs.as_ref().map_or(0, LayerInputs::bytes_per_token)
+            + self.branches.iter().flat_map(Branches::tensors).map(Tensor::bytes).sum::<usize>()
             + row
     }
 
@@ -185,6 +190,7 @@ impl Decoder {
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.front.iter().flat_map(Front::tensors).map(Tensor::bytes).sum::<usize>()
             + self.inputs.iter().flat_map(LayerInputs::tensors).map(Tensor::bytes).sum::<usize>()
+            + self.branches.iter().flat_map(Branches::tensors).map(Tensor::bytes).sum::<usize>()
             + output.map_or(0, Tensor::bytes)
             + self.embedding.bytes()
     }
@@ -320,6 +326,7 @@ impl Decoder {
             growth: None,
             appended: HashMap::new(),
             layer_inputs: None,
+            branches: Vec::new(),
         };
         step.linears.sums = (bucket.results == Results::Sums).then(Sums::default);
         let embedding = step.graph.constant(&self.embedding)?;
@@ -346,8 +353,14 @@ impl Decoder {
             }
             x = front.norm.apply(&mut step, x)?;
         }
+        if let Some(branches) = &self.branches {
+            branches.split(&mut step, x)?;
+        }
         let x = self.layers.iter().try_fold(x, |x, layer| layer.apply(&mut step, x))?;
-        let x = step.graph.gather(x, rows)?;
+        let mut x = step.graph.gather(x, rows)?;
+        if let Some(branches) = &self.branches {
+            x = branches.merge(&mut step, x, rows, (outputs, bucket.outputs))?;
+        }
         let x = match &self.output_norm {
             Some(norm) => norm.apply(&mut step, x)?,
             None => x,

@@ -5,7 +5,7 @@ use super::blocks::{
     Attention, AttentionParts, Block, GatedFfn, LayerInput, Loader, chain, experts_beside, geglu, parallel, residual,
     scaled,
 };
-use super::{Architecture, ExpertFiles, ExpertRule, FolderNames, RotaryLayers, Scale, Windows};
+use super::{Architecture, ExpertFiles, ExpertRule, FolderNames, RotaryLayers, Scale, Varied, Windows};
 use crate::error::Result;
 
 /// Gemma 2 (Gemma team, 2024, arXiv:2408.00118): capped scores and logits, windows in every second layer.
@@ -114,7 +114,7 @@ pub static GEMMA4: Architecture = Architecture {
     experts: Some(ExpertRule::NORMALIZED),
     scales: &[Scale::LogitCap],
     score_factor: Some(1.0),
-    varied: true,
+    varied: Varied::Sizes,
     scores_by_width: None,
     ..GEMMA3
 };

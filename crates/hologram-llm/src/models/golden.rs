@@ -39,6 +39,7 @@ fn graphs_of_all_architectures() {
         ("ministral3", "ministral3"),
         ("gemma2", "gemma2"),
         ("gemma3_text", "gemma3"),
+        ("gemma3n_text", "gemma3n"),
         ("gemma4_text", "gemma4"),
         ("phi3", "phi4"),
         ("smollm3", "smollm3"),

@@ -12,6 +12,7 @@ mod encoders;
 pub(crate) mod experts;
 mod falcon_h1;
 mod gemma;
+mod gemma3n;
 mod glm4;
 #[cfg(test)]
 mod golden;
@@ -53,6 +54,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &bitnet::BITNET,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma3n::GEMMA3N,
     &gemma::GEMMA4,
     &phi3::PHI3,
     &smollm3::SMOLLM3,
@@ -116,9 +118,10 @@ pub struct Architecture {
     pub scores_by_width: Option<usize>,
     /// The factor of attention scores if the file does not say it; `None`: 1 / √(head size).
     pub score_factor: Option<f32>,
-    /// Whether layers with a window have heads and networks of other sizes than those without, and layers may share
-    /// keys and values.
-    pub varied: bool,
+    /// The cap of logits if a GGUF file does not say it.
+    pub logit_cap: Option<f32>,
+    /// In what layers may differ beside their windows.
+    pub varied: Varied,
     /// Whether YaRN's bounds are whole pairs, if the file does not say it.
     pub yarn_truncates: bool,
     /// The name of the norm after the layers in GGUF files.
@@ -129,6 +132,17 @@ pub struct Architecture {
     pub state: Option<StateRule>,
     /// What an encoder has around its layers; `None`: a decoder.
     pub encoder: Option<EncoderParts>,
+}
+
+/// In what layers may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Varied {
+    /// In nothing.
+    Never,
+    /// Layers may share keys and values, and tokens may have a further embedding in each.
+    Sharing,
+    /// As [`Varied::Sharing`], and layers with a window have heads and networks of other sizes than those without.
+    Sizes,
 }
 
 /// What an encoder has around its layers. Its embeddings are normed, and it has no logits.
@@ -173,7 +187,8 @@ impl Architecture {
         experts: None,
         scores_by_width: None,
         score_factor: None,
-        varied: false,
+        logit_cap: None,
+        varied: Varied::Never,
         yarn_truncates: true,
         output_norm: "output_norm",
         latent: false,

@@ -280,6 +280,14 @@ impl Weights for FolderWeights<'_> {
 
     fn matrix_rows(&self, ours: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
         let name = self.name_of(ours);
+        if name.contains('*') {
+            // One of several matrices.
+            let name = name.replacen('*', &(rows.start / rows.len().max(1)).to_string(), 1);
+            let shape = [rows.len(), row_len];
+            let (shard, entry) = self.checked(&name, &shape)?;
+            let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
+            return self.take(shard, entry, layout, &shape);
+        }
         let (shard, entry) = self.checked(&name, &[total, row_len])?;
         let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
         let row = entry.range.len() / total.max(1);

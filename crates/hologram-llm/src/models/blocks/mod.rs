@@ -4,6 +4,7 @@
 //! [`Norm`], [`Attention`], [`GatedFfn`] and [`PlainFfn`] have weights. A block loads its weights once and adds its
 //! operations to the graph of each step size.
 
+mod altup;
 mod attention;
 mod delta_net;
 mod experts;
@@ -23,6 +24,7 @@ use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
+pub(crate) use altup::{AltUp, Branches};
 pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::{experts_beside, feed_forward, plain_feed_forward};
@@ -187,6 +189,8 @@ pub(crate) struct Step<'a> {
     pub appended: HashMap<usize, [NodeId; 2]>,
     /// The further embeddings of each token in all layers, `[tokens, layers · elements]`, if the model has them.
     pub layer_inputs: Option<NodeId>,
+    /// The branches of the residual stream but the first.
+    pub branches: Vec<NodeId>,
 }
 
 /// The step's tokens by sequence.
