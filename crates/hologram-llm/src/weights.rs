@@ -11,6 +11,7 @@ use hologram_core::{Executor, Tensor};
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, I2_S_BLOCK_BYTES, i2_s_to_tq2_0};
 use crate::models::config::malformed;
+use crate::not_run::part;
 use crate::safetensors::ternary::split_scale;
 
 /// A source of weights.
@@ -318,7 +319,7 @@ impl Weights for FileWeights<'_> {
 
     fn finish(&self, ahead: Range<usize>) -> Result<()> {
         let taken = self.taken.borrow();
-        let unused = |name: &str| may_be_unused(name) || is_of_layers(name, "blk.", &ahead);
+        let unused = |name: &str| may_be_unused(name) || part(name).is_some() || is_of_layers(name, "blk.", &ahead);
         match self.file.tensors().find(|t| !taken.contains(t.name()) && !unused(t.name())) {
             None => Ok(()),
             Some(t) => {

@@ -14,6 +14,7 @@ use crate::models::blocks::{Block, BothSides, Branches, LayerInputs, Linear, Lin
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
+use crate::not_run::layers_ahead;
 use crate::weights::Weights;
 
 /// The weights of a model on its device.
@@ -149,7 +150,7 @@ impl Decoder {
         let local_frequencies = local.then(|| tensor(c.local_rope_frequencies())).transpose()?;
         let has_norm = encoder.is_none_or(|parts| parts.output_norm);
         let output_norm = has_norm.then(|| Norm::load(weights, c, c.architecture.output_norm)).transpose()?;
-        weights.finish(c.layers..c.layers + c.ahead)?;
+        weights.finish(layers_ahead(c))?;
         adapters.finish()?;
         progress(parts, parts);
         Ok(Decoder {

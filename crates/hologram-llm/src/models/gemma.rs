@@ -86,7 +86,6 @@ pub static GEMMA4: Architecture = Architecture {
             ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
             ("per_layer_proj_norm.weight", "per_layer_projection_norm.weight"),
         ],
-        unused: &["model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."],
         tensors: &[
             ("attn_q_norm", "self_attn.q_norm"),
             ("attn_k_norm", "self_attn.k_norm"),

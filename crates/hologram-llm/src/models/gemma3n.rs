@@ -7,7 +7,7 @@ use super::blocks::{
     AltUp, Attention, AttentionParts, Block, GatedFfn, LayerInput, Loader, PlainFfn, chain, geglu, parallel, residual,
     scaled,
 };
-use super::gemma::{GEMMA3, GEMMA4};
+use super::gemma::GEMMA3;
 use super::{Architecture, FolderNames, Scale, Varied, Windows};
 use crate::error::Result;
 
@@ -28,7 +28,6 @@ pub static GEMMA3N: Architecture = Architecture {
             ("altup_proj.weight", "altup_projections.*.weight"),
             ("altup_unembd_proj.weight", "altup_unembed_projections.*.weight"),
         ],
-        unused: GEMMA4.folder.unused,
         tensors: &[
             ("attn_q_norm", "self_attn.q_norm"),
             ("attn_k_norm", "self_attn.k_norm"),

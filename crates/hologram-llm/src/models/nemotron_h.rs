@@ -17,7 +17,6 @@ pub static NEMOTRON_H: Architecture = Architecture {
         eps: "layer_norm_epsilon",
         base: "backbone.",
         others: &[("token_embd.weight", "embeddings.weight"), ("output_norm.weight", "norm_f.weight")],
-        unused: &["mtp."],
         tensors: &[
             ("attn_norm", "norm"),
             ("attn_q", "mixer.q_proj"),

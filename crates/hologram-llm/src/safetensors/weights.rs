@@ -15,6 +15,7 @@ use super::{Folder, ternary};
 use crate::error::{LlmError, Result};
 use crate::models::config_json::Ternary;
 use crate::models::{ExpertFiles, FolderNames};
+use crate::not_run::part;
 use crate::weights::{Weights, alike, is_of_layers, may_be_unused};
 
 /// Tensors in the device's layouts: used in place if the device shares host memory and the layout matches, else
@@ -403,6 +404,7 @@ impl Weights for FolderWeights<'_> {
         let of_layer = format!("{}{}.", self.base, self.names.layers);
         let unused = |name: &str| {
             may_be_unused(name)
+                || part(name).is_some()
                 || is_of_layers(name, &of_layer, &ahead)
                 || self.names.unused.iter().any(|start| name.starts_with(start))
         };
