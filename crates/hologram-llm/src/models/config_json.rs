@@ -462,6 +462,12 @@ impl Config {
         }
         config_unknown::reject(&keys)?;
         config.experts = experts(&keys, architecture, config.ffn)?;
+        // Without a plain network its width means nothing.
+        if let (Some(blocks), Some(experts)) = (single_blocks(&keys)?, &config.experts)
+            && !blocks.contains(&"mlp")
+        {
+            config.ffn = experts.ffn;
+        }
         if let Some(rule) = architecture.state {
             config.recurrent = Some(Recurrent::read(
                 &keys,

@@ -37,6 +37,7 @@ mod smollm3;
 mod starcoder2;
 
 use blocks::LayerFn;
+pub(crate) use blocks::MAMBA_PARTS as MAMBA_MULTIPLIERS;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use latent::Latent;
