@@ -4,6 +4,7 @@ mod bitnet;
 mod blocks;
 mod cohere2;
 pub(crate) mod config;
+mod config_gguf;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
