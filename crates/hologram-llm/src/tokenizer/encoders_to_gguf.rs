@@ -139,7 +139,7 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
     for four in text.trim_end_matches('=').as_bytes().chunks(4) {
         let bits = four.iter().try_fold(0u32, |bits, byte| Some(bits << 6 | u32::from(digit(*byte)?)))?;
         let bits = bits << (6 * (4 - four.len()));
-        bytes.extend((0..four.len().checked_sub(1)?).map(|i| (bits >> (16 - 8 * i)) as u8));
+        bytes.extend((0..four.len().checked_sub(1).filter(|n| *n > 0)?).map(|i| (bits >> (16 - 8 * i)) as u8));
     }
     Some(bytes)
 }
