@@ -51,14 +51,8 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     else {
         return None;
     };
-    let sizes = Sizes {
-        slots: *slots,
-        before: *before,
-        c: *c,
-        tokens: *tokens,
-        runs: *runs,
-        uses_step: spec.uses_step(),
-    };
+    let sizes =
+        Sizes { slots: *slots, before: *before, c: *c, tokens: *tokens, runs: *runs, uses_step: spec.uses_step() };
     types.then(|| match state {
         true => Arc::new(Keep(sizes)) as Arc<dyn NativeKernel>,
         false => Arc::new(Convolve { isa: Isa::widest(features), sizes }),
