@@ -9,6 +9,7 @@ use crate::chat::ChatTemplate;
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
+use crate::not_run::part;
 use crate::safetensors::Folder;
 use crate::tokenizer::Tokenizer;
 
@@ -124,10 +125,15 @@ impl ModelFiles {
     /// Bytes of all tensors on a device with this layout of weights.
     pub(crate) fn loaded_bytes(&self, layout: impl Fn(DType) -> DType) -> u64 {
         match self {
-            ModelFiles::Gguf(file) => file.tensors().map(|t| t.loaded_bytes(&layout) as u64).sum(),
+            ModelFiles::Gguf(file) => {
+                let run = file.tensors().filter(|t| part(t.name()).is_none());
+                run.map(|t| t.loaded_bytes(&layout) as u64).sum()
+            }
             // Rounding and repacking shrink these weights, so memory is checked only as each matrix is allocated.
             ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config") => 0,
-            ModelFiles::Folder(_) => self.tensor_bytes(),
+            ModelFiles::Folder(folder) => {
+                folder.tensors().filter(|t| part(t.name).is_none()).map(|t| t.bytes as u64).sum()
+            }
         }
     }
 

@@ -20,6 +20,7 @@ mod kv;
 mod lora;
 mod model;
 mod models;
+mod not_run;
 mod perplexity;
 pub mod quantize;
 mod random;

@@ -153,6 +153,11 @@ impl Model {
         self.files.as_deref()
     }
 
+    /// One line that names the known parts of the files which are not run, as [`ModelFiles::not_run`].
+    pub fn not_run(&self) -> Option<String> {
+        self.files()?.not_run(self.config())
+    }
+
     /// The end-of-text and end-of-turn tokens of the metadata.
     pub fn end_tokens(&self) -> &[u32] {
         &self.end_tokens

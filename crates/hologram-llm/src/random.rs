@@ -140,6 +140,7 @@ impl Shape {
                 sigmoid: rule.sigmoid,
                 groups: (1, 1),
                 first: 0,
+                latent: None,
             }
         });
         Config {
@@ -158,6 +159,8 @@ impl Shape {
             windowed: None,
             sharing: 0,
             layer_input: 0,
+            branches: 1,
+            cuts: Vec::new(),
             vocab: self.vocab,
             context: 8192,
             eps: 1e-5,
@@ -170,6 +173,7 @@ impl Shape {
             rotary: vec![Rotary::Scaled; self.layers],
             query_growth: None,
             scales: scales::Scales::default(),
+            multipliers: scales::Multipliers::default(),
             experts,
             windows: vec![None; self.layers],
             ternary: architecture.ternary,

@@ -11,6 +11,7 @@ use hologram_core::{Executor, Tensor};
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, I2_S_BLOCK_BYTES, i2_s_to_tq2_0};
 use crate::models::config::malformed;
+use crate::not_run::part;
 use crate::safetensors::ternary::split_scale;
 
 /// A source of weights.
@@ -239,7 +240,10 @@ impl Weights for FileWeights<'_> {
     }
 
     fn matrix_rows(&self, name: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
-        let tensor = self.checked(name, &[total, row_len])?;
+        // Several matrices may be one tensor.
+        let found = self.file.tensor_opt(name).map(|tensor| tensor.shape().to_vec());
+        let stacked = found.filter(|s| s.len() == 3 && s[0].saturating_mul(s[1]) == total && s[2] == row_len);
+        let tensor = self.checked(name, &stacked.unwrap_or(vec![total, row_len]))?;
         let layout = self.executor.backend().policy().weight_layout(tensor.dtype()?.at_load());
         self.executor.backend().kernels().expect_weights(layout);
         // A row is a whole number of blocks.
@@ -265,7 +269,9 @@ impl Weights for FileWeights<'_> {
     }
 
     fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
-        let tensor = self.checked(name, &[len])?;
+        // Files of Falcon-H1 leave the ending of a norm out.
+        let short = name.strip_suffix(".weight").filter(|short| self.file.tensor_opt(short).is_some());
+        let tensor = self.checked(short.unwrap_or(name), &[len])?;
         if tensor.dtype()? == DType::F32 {
             return self.take(&tensor, DType::F32, &[len]);
         }
@@ -299,11 +305,12 @@ impl Weights for FileWeights<'_> {
         let own = self.factors.borrow().get(name).copied();
         let Some(name) = name.strip_suffix("weight").map(|start| format!("{start}scale")) else { return Ok(own) };
         let Some(tensor) = self.file.tensor_opt(&name) else { return Ok(own) };
-        self.taken.borrow_mut().insert(name);
-        match tensor.to_f32()?[..] {
-            [scale] => Ok(Some(scale * own.unwrap_or(1.0))),
-            _ => Err(malformed(self.file, format!("tensor {} is not a single number", tensor.name()))),
+        // Others are factors of inputs or of experts.
+        if tensor.shape().iter().product::<usize>() != 1 {
+            return Ok(own);
         }
+        self.taken.borrow_mut().insert(name);
+        Ok(tensor.to_f32()?.first().map(|scale| scale * own.unwrap_or(1.0)).or(own))
     }
 
     fn skip(&self, name: &str) {
@@ -312,7 +319,7 @@ impl Weights for FileWeights<'_> {
 
     fn finish(&self, ahead: Range<usize>) -> Result<()> {
         let taken = self.taken.borrow();
-        let unused = |name: &str| may_be_unused(name) || is_of_layers(name, "blk.", &ahead);
+        let unused = |name: &str| may_be_unused(name) || part(name).is_some() || is_of_layers(name, "blk.", &ahead);
         match self.file.tensors().find(|t| !taken.contains(t.name()) && !unused(t.name())) {
             None => Ok(()),
             Some(t) => {

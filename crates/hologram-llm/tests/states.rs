@@ -10,7 +10,7 @@ use hologram_llm::{
     BLOCK_SIZE, Engine, EngineOptions, Event, Input, Logits, Model, Request, Session, SessionOptions, Speculation,
 };
 
-const MODELS: [&str; 4] = ["lfm2", "qwen3-5", "qwen3-next", "granite-4"];
+const MODELS: [&str; 6] = ["lfm2", "qwen3-5", "qwen3-next", "granite-4", "falcon-h1", "nemotron-3-nano"];
 
 fn model(name: &str) -> Model {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

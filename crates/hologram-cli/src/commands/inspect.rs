@@ -19,20 +19,22 @@ const SHOWN: usize = 6;
 /// # Errors
 /// When a file cannot be read or standard output fails.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    match shipped::open(args.model.given())? {
-        ModelFiles::Gguf(file) => gguf(args, &file),
-        ModelFiles::Folder(folder) => self::folder(args, &folder),
+    let files = shipped::open(args.model.given())?;
+    let not_run = files.config().ok().and_then(|config| files.not_run(&config));
+    match &files {
+        ModelFiles::Gguf(file) => gguf(args, file, not_run),
+        ModelFiles::Folder(folder) => self::folder(args, folder, not_run),
     }
 }
 
-fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
+fn gguf(args: &InspectArgs, file: &GgufFile, not_run: Option<String>) -> anyhow::Result<()> {
     let weights: u64 = file.tensors().map(|t| t.data().len() as u64).sum();
     let parameters: u64 = file.tensors().map(|t| t.elements() as u64).sum();
     // Models of unsupported architectures can still be inspected.
     let config = Config::from_gguf(file);
     let mut out = std::io::stdout().lock();
     if args.json {
-        return Ok(writeln!(out, "{}", as_json(file, weights, parameters, config.ok().as_ref()))?);
+        return Ok(writeln!(out, "{}", as_json(file, weights, parameters, (config.ok().as_ref(), not_run)))?);
     }
     writeln!(out, "{}: GGUF version {}, aligned to {} bytes", file.path().display(), file.version(), file.alignment())?;
     for part in file.parts().iter().skip(1) {
@@ -50,10 +52,10 @@ fn gguf(args: &InspectArgs, file: &GgufFile) -> anyhow::Result<()> {
         let note = if ty.is_supported() { "" } else { ", cannot be run" };
         writeln!(out, "  {:<8} {} ({}){note}", ty.name, counted(tensors, "tensor"), size(bytes as u64))?;
     }
-    memory(&mut out, weights, parameters, config)
+    memory(&mut out, weights, parameters, (config, not_run))
 }
 
-fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
+fn folder(args: &InspectArgs, folder: &Folder, not_run: Option<String>) -> anyhow::Result<()> {
     let weights: u64 = folder.tensors().map(|t| t.bytes as u64).sum();
     // Packed ternary weights are four per byte.
     let count =
@@ -77,6 +79,7 @@ fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
             "weight_bytes": weights,
             "kv_bytes_per_position": config.as_ref().ok().map(|c| c.kv_bytes_per_position(4)),
             "state_bytes": config.as_ref().ok().map(|c| c.state_bytes()),
+            "not_run": not_run,
         });
         return Ok(writeln!(out, "{all}")?);
     }
@@ -87,7 +90,7 @@ fn folder(args: &InspectArgs, folder: &Folder) -> anyhow::Result<()> {
     }
     writeln!(out, "\ntensors")?;
     table(&mut out, folder.tensors().map(|t| (t.name, t.dtype.name, t.shape)))?;
-    memory(&mut out, weights, parameters, config)
+    memory(&mut out, weights, parameters, (config, not_run))
 }
 
 /// Prints names, types and shapes in columns.
@@ -109,7 +112,7 @@ fn memory(
     out: &mut impl Write,
     weights: u64,
     parameters: u64,
-    config: hologram_llm::Result<Config>,
+    (config, not_run): (hologram_llm::Result<Config>, Option<String>),
 ) -> anyhow::Result<()> {
     writeln!(out, "\nmemory")?;
     writeln!(out, "  weights: {} ({:.1} million parameters)", size(weights), parameters as f64 / 1e6)?;
@@ -149,6 +152,12 @@ fn memory(
                 let shared = if e.shared.is_some() { ", and one that all use" } else { "" };
                 writeln!(out, "  experts: {} of {} for each token, {} wide{shared}", e.used, e.count, e.ffn)?;
             }
+            if c.branches > 1 {
+                writeln!(out, "  branches: {} vectors of each token between layers", c.branches)?;
+            }
+            if let Some(not_run) = not_run {
+                writeln!(out, "  {}", printable(&not_run, MESSAGE))?;
+            }
         }
         Err(e) => writeln!(out, "  cannot be run: {}", printable(&e.to_string(), MESSAGE))?,
     }
@@ -168,7 +177,12 @@ fn types(file: &GgufFile) -> Vec<(&'static TensorType, usize, usize)> {
     types
 }
 
-fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Config>) -> serde_json::Value {
+fn as_json(
+    file: &GgufFile,
+    weights: u64,
+    parameters: u64,
+    (config, not_run): (Option<&Config>, Option<String>),
+) -> serde_json::Value {
     let metadata: Map<String, serde_json::Value> =
         file.metadata().map(|(key, value)| (key.to_string(), value_json(&value))).collect();
     let tensors: Vec<serde_json::Value> = file
@@ -189,6 +203,7 @@ fn as_json(file: &GgufFile, weights: u64, parameters: u64, config: Option<&Confi
         "weight_bytes": weights,
         "kv_bytes_per_position": config.map(|c| c.kv_bytes_per_position(4)),
         "state_bytes": config.map(|c| c.state_bytes()),
+        "not_run": not_run,
     })
 }
 

@@ -153,7 +153,8 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         end(SIGINT, INTERRUPTED.into(), interrupted.clone()).context("cannot watch for Ctrl-C")?;
         signal_hook::flag::register(SIGINT, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
-    let mut notes = model.tokenizer()?.notes().to_vec();
+    let mut notes: Vec<String> = model.not_run().into_iter().collect();
+    notes.extend_from_slice(model.tokenizer()?.notes());
     notes.extend(options.context.and_then(|n| beyond_trained(n, model.config().context)));
     notes.extend(template.as_mut().and_then(|template| thinking::apply(think, template)).map(String::from));
     let tokenizer = model.tokenizer()?;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use hologram_core::Executor;
 use hologram_llm::EngineOptions;
-use hologram_server::{Served, Source};
+use hologram_server::{Served, Source, log};
 
 use super::shipped;
 use crate::args::{ServeArgs, usage};
+use crate::status::status;
 use crate::text::read_file;
 
 /// Maximum bytes of a chat template's file.
@@ -130,6 +131,10 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
 fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let Settings { executor, args, template, max_loaded } = settings;
     let model = Arc::new(shipped::load(shipped::open(entry.path.as_deref())?, &args.lora, executor)?);
+    if let Some(not_run) = model.not_run() {
+        let note = format!("{}: {not_run}", entry.names[0]);
+        if args.log.is_some() { log::info(&note) } else { status!("note: {note}\n") }
+    }
     let mut options = EngineOptions::for_model(&model);
     options.max_sequences = args.max_sequences.map_or(options.max_sequences, |n| n as usize);
     options.context = args.ctx.map_or(options.context, |n| n as usize);

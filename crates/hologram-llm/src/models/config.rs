@@ -6,12 +6,12 @@ use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, Value};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
-use crate::models::recurrent::StateKeys;
+use crate::models::recurrent::{Mixer, StateKeys};
 use crate::models::rope::{QueryGrowth, RopeScaling, long_attention, yarn_attention, yarn_mscale};
-use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
     self, Architecture, Experts, HeadSizes, Latent, NormKind, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
-    TernaryActivations, Windows,
+    TernaryActivations, Varied, Windows,
 };
 
 /// The hyperparameters of a decoder-only transformer.
@@ -39,6 +39,11 @@ pub struct Config {
     pub sharing: usize,
     /// Elements of a further embedding that each token has in each layer; 0: there is none.
     pub layer_input: usize,
+    /// Vectors of a token in the residual stream.
+    pub branches: usize,
+    /// Per layer how many deviations above their mean the gates of its network count from; `None`, or no entry: all
+    /// count.
+    pub cuts: Vec<Option<f32>>,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Trained context length.
@@ -64,6 +69,8 @@ pub struct Config {
     pub query_growth: Option<QueryGrowth>,
     /// Factors and caps.
     pub scales: Scales,
+    /// Factors of products with matrices that the matrices of a folder do not include.
+    pub multipliers: Multipliers,
     /// The experts; `None`: each layer has one feed-forward network.
     pub experts: Option<Experts>,
     /// Per layer the sliding window in positions, including the token's own. `None`: all positions.
@@ -185,6 +192,8 @@ pub(crate) fn sizes(
         windowed: None,
         sharing: 0,
         layer_input: 0,
+        branches: 1,
+        cuts: Vec::new(),
         vocab,
         context: keys.size(names.context, MAX_CONTEXT)?,
         eps,
@@ -197,6 +206,7 @@ pub(crate) fn sizes(
         rotary: vec![Rotary::Scaled; layers],
         query_growth: None,
         scales: Scales::default(),
+        multipliers: Multipliers::default(),
         experts: None,
         windows: vec![None; layers],
         latent: None,
@@ -226,7 +236,7 @@ const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// Experts in GGUF files.
 const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     count: &["expert_count"],
-    used: "expert_used_count",
+    used: &["expert_used_count"],
     ffn: "expert_feed_forward_length",
     shared: "expert_shared_feed_forward_length",
     shared_count: "expert_shared_count",
@@ -234,6 +244,7 @@ const GGUF_EXPERTS: ExpertKeys = ExpertKeys {
     groups_used: "expert_group_used_count",
     first: "leading_dense_block_count",
     scale: "expert_weights_scale",
+    latent: "moe_latent_size",
 };
 
 /// Attention to latent vectors in GGUF files.
@@ -323,7 +334,7 @@ impl Config {
         let unsupported = |what: String| only(what, String::new());
         let architecture =
             models::find(name).ok_or_else(|| only(format!("architecture {name}"), models::supported()))?;
-        let keys = GgufKeys { file, architecture: name, varied: architecture.varied };
+        let keys = GgufKeys { file, architecture: name, varied: architecture.varied == Varied::Sizes };
         let embedding = file.tensor("token_embd.weight")?;
         let &[vocab, _] = embedding.shape() else {
             return Err(malformed(file, format!("token_embd.weight has shape {:?}", embedding.shape())));
@@ -428,19 +439,30 @@ impl Config {
             config.recurrent = Some(Recurrent { tiled, ..sizes });
             let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
             let every = every.or(rule.interval());
-            let kv_heads: Option<Vec<u64>> = match file.value(&keys.full(GGUF.kv_heads)) {
-                Some(Value::Numbers(_)) => file.get_opt(&keys.full(GGUF.kv_heads))?,
-                _ => None,
+            let list = |key: &str| -> Result<Option<Vec<u64>>> {
+                match file.value(&keys.full(key)) {
+                    Some(Value::Numbers(_)) => file.get_opt(&keys.full(key)),
+                    _ => Ok(None),
+                }
             };
-            config.place_recurrent(|layer| match (&kv_heads, every) {
+            let (kv_heads, networks) = (list(GGUF.kv_heads)?, list(ffn)?);
+            let recurs = |layer: usize| match (&kv_heads, every) {
                 (Some(heads), _) => heads.get(layer) == Some(&0),
                 (None, Some(n)) => !(layer + 1).is_multiple_of(n),
                 (None, None) => false,
+            };
+            let is_network = |layer| networks.as_ref().and_then(|n| n.get(layer)).is_some_and(|n| *n > 0);
+            config.place_mixers(|layer| match rule {
+                StateRule::MambaBeside => Mixer::Both,
+                StateRule::MambaAlone if is_network(layer) => Mixer::Neither,
+                _ if recurs(layer) => Mixer::State,
+                _ => Mixer::Attention,
             });
         }
         let sizes = (config.width, head_dim);
         config.scales = Scales::read(&keys, &GGUF_SCALES, architecture, sizes, only)?;
         config.scales.attention = config.scales.attention.or(architecture.score_factor);
+        config.scales.logit_cap = config.scales.logit_cap.or(architecture.logit_cap);
         if architecture.scores_by_width == Some(config.layers) && config.scales.attention.is_none() {
             config.scales.attention = Some((config.width as f32 / config.heads as f32).sqrt().recip());
         }
@@ -460,8 +482,21 @@ impl Config {
         for (own, slides) in config.windows.iter_mut().zip(slides) {
             *own = window.filter(|_| slides);
         }
-        if architecture.varied {
-            gguf_varied(file, &keys, &mut config)?;
+        if architecture.varied == Varied::Sizes {
+            gguf_sizes(file, &keys, &mut config)?;
+        }
+        if architecture.varied != Varied::Never {
+            config.place_sharing(&keys, "attention.shared_kv_layers")?;
+            let input = keys.unsigned("embedding_length_per_layer_input")?.unwrap_or(0);
+            config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+        }
+        config.place_branches(&keys, ["altup.num_inputs", "altup.active_idx"])?;
+        if architecture.varied == Varied::Sharing {
+            const CUTS: &str = "activation_sparsity_scale";
+            let cuts: Option<Vec<f32>> = file.get_opt(&keys.full(CUTS))?;
+            // Files write negative infinity where all gates count.
+            let finite = |cut: f32| Some(cut).filter(|cut| cut.is_finite());
+            config.cuts = cuts.ok_or_else(|| keys.missing(CUTS))?.into_iter().map(finite).collect();
         }
         if let Some(beta) = keys.above("attention.temperature_scale", 0.0)? {
             let original = keys.size_opt("rope.scaling.original_context_length", MAX_CONTEXT)?;
@@ -553,7 +588,7 @@ impl Config {
 }
 
 /// What differs between layers with a window and without.
-fn gguf_varied(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Result<()> {
+fn gguf_sizes(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Result<()> {
     const LENGTH: &str = "attention.key_length_swa";
     let own = keys.size_opt(LENGTH, MAX_SIZE)?.unwrap_or(config.head_dim);
     let of_all = [("attention.value_length_swa", own), ("rope.dimension_count_swa", own)];
@@ -576,11 +611,7 @@ fn gguf_varied(file: &GgufFile, keys: &GgufKeys<'_>, config: &mut Config) -> Res
         head_dim: length(window),
     };
     let sizes: Vec<HeadSizes> = counts.iter().zip(&config.windows).map(of_layer).collect();
-    config.place_heads(keys, GGUF.kv_heads, &sizes)?;
-    config.place_sharing(keys, "attention.shared_kv_layers")?;
-    let input = keys.unsigned("embedding_length_per_layer_input")?.unwrap_or(0);
-    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
-    Ok(())
+    config.place_heads(keys, GGUF.kv_heads, &sizes)
 }
 
 /// Which layers of a GGUF file have its sliding window.

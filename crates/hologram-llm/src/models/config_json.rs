@@ -10,12 +10,12 @@ use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_CONTEXT, MAX_LAYERS, MAX_SIZE, Names, sizes};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::latent::LatentKeys;
-use crate::models::recurrent::StateKeys;
+use crate::models::recurrent::{Mixer, StateKeys};
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
-use crate::models::scales::{ScaleKeys, Scales};
+use crate::models::scales::{Multipliers, ScaleKeys, Scales};
 use crate::models::{
-    self, Architecture, Experts, HeadSizes, Latent, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
-    TernaryActivations, Windows, config_unknown,
+    self, Architecture, Experts, HeadSizes, Latent, Multiplier, Recurrent, Rotary, RotaryLayers, Scale, StateRule,
+    TernaryActivations, Varied, Windows, config_unknown,
 };
 
 /// A JSON object, or a nested one whose keys are shown with a prefix.
@@ -116,6 +116,10 @@ impl Keys for JsonKeys<'_> {
     fn unsigned(&self, key: &str) -> Result<Option<u64>> {
         match self.get(key) {
             None => Ok(None),
+            // One number for each layer.
+            Some(Value::Array(list)) if list.first().is_some_and(|first| list.iter().all(|n| n == first)) => {
+                list[0].as_u64().map(Some).ok_or_else(|| self.bad(key, "must be a whole number, 0 or more".into()))
+            }
             Some(value) => match value.as_u64() {
                 Some(n) => Ok(Some(n)),
                 // Some writers store all numbers as floats.
@@ -161,7 +165,7 @@ const FOLDER: Names = Names {
 /// Experts in `config.json`.
 const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
     count: &["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"],
-    used: "num_experts_per_tok",
+    used: &["num_experts_per_tok", "top_k_experts"],
     ffn: "moe_intermediate_size",
     shared: "shared_expert_intermediate_size",
     shared_count: "n_shared_experts",
@@ -169,12 +173,17 @@ const FOLDER_EXPERTS: ExpertKeys = ExpertKeys {
     groups_used: "topk_group",
     first: "first_k_dense_replace",
     scale: "routed_scaling_factor",
+    latent: "moe_latent_size",
 };
 
 /// The experts, in all layers or in none.
 fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Experts>> {
     let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
     let Some((key, n)) = named_count(keys, FOLDER_EXPERTS.count)? else { return Ok(None) };
+    // Models without layers of experts may give a number of them.
+    if single_blocks(keys)?.is_some_and(|blocks| !blocks.contains(&"moe")) {
+        return Ok(None);
+    }
     let rule =
         architecture.experts.filter(|_| architecture.folder.tensors.iter().any(|(ours, _)| *ours == "ffn_gate_exps"));
     let Some(rule) = rule else { return Err(only(format!("a mixture of {n} experts ({key})"))) };
@@ -189,6 +198,11 @@ fn experts(keys: &JsonKeys<'_>, architecture: &Architecture, ffn: usize) -> Resu
     let mut experts = Experts::read(keys, &FOLDER_EXPERTS, ffn, normalized, (rule, rule.normalized_in_folders))?;
     if let (Some(experts), Some(shared)) = (&mut experts, keys.size_opt("shared_intermediate_size", MAX_SIZE)?) {
         experts.shared = experts.shared.or(Some(shared));
+    }
+    if let (Some(experts), Some(shared)) =
+        (&mut experts, keys.size_opt("moe_shared_expert_intermediate_size", MAX_SIZE)?)
+    {
+        experts.shared = Some(shared);
     }
     if let (Some(experts), Some(dense)) = (&mut experts, keys.unsigned("num_dense_layers")?) {
         experts.first = dense.min(MAX_LAYERS as u64) as usize;
@@ -242,23 +256,71 @@ fn adjusted_ffn(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
+/// As [`FOLDER_MAMBA`], for Nemotron-H.
+const FOLDER_NEMOTRON: StateKeys = StateKeys {
+    short: "",
+    conv: "conv_kernel",
+    groups: "n_groups",
+    key: "ssm_state_size",
+    heads: "mamba_num_heads",
+    value: "mamba_head_dim",
+    inner: "",
+};
+
 /// The types of layers with a state instead of attention.
 const RECURRENT_TYPES: [&str; 3] = ["conv", "linear_attention", "mamba"];
 
-/// Which layers recur.
-fn recurrent_layers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
+/// The types of the layers that are one block, where a model has such.
+pub(crate) fn single_blocks(keys: &JsonKeys<'_>) -> Result<Option<Vec<&'static str>>> {
+    const PATTERN: &str = "hybrid_override_pattern";
+    const LIST: &str = "layers_block_type";
+    let kind = |name: &str| match name {
+        "M" | "mamba" | "linear_attention" => Some("mamba"),
+        "*" | "attention" | "full_attention" => Some("attention"),
+        "-" | "mlp" => Some("mlp"),
+        "E" | "moe" => Some("moe"),
+        _ => None,
+    };
+    let (key, names) = match (keys.string(PATTERN)?, keys.strings(LIST)?) {
+        (Some(pattern), _) => (PATTERN, pattern.chars().map(String::from).collect::<Vec<_>>()),
+        (None, Some(list)) => (LIST, list.into_iter().map(String::from).collect()),
+        (None, None) => return Ok(None),
+    };
+    let known = |name: &String| kind(name).ok_or_else(|| keys.bad(key, format!("has the unknown type {name}")));
+    names.iter().map(known).collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// What mixes the tokens of each layer.
+fn mixers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) -> Result<()> {
+    if rule == StateRule::MambaBeside {
+        config.place_mixers(|_| Mixer::Both);
+        return Ok(());
+    }
+    if rule == StateRule::MambaAlone {
+        let blocks = single_blocks(keys)?.ok_or_else(|| keys.missing("layers_block_type"))?;
+        if blocks.len() != config.layers {
+            return Err(keys.bad(FOLDER.layers, format!("is {}, but the list has {}", config.layers, blocks.len())));
+        }
+        config.place_mixers(|layer| match blocks[layer] {
+            "mamba" => Mixer::State,
+            "attention" => Mixer::Attention,
+            _ => Mixer::Neither,
+        });
+        return Ok(());
+    }
+    let of = |recurs: bool| if recurs { Mixer::State } else { Mixer::Attention };
     if let Some(types) = keys.strings("layer_types")? {
-        config.place_recurrent(|layer| types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own)));
+        config.place_mixers(|layer| of(types.get(layer).is_some_and(|own| RECURRENT_TYPES.contains(own))));
         return Ok(());
     }
     let every = keys.size_opt("full_attention_interval", MAX_LAYERS)?;
     let every = every.or(rule.interval());
     // Older files of LFM2 list the layers that have attention.
     let attends = keys.floats("full_attn_idxs")?;
-    config.place_recurrent(|layer| match (&attends, every) {
-        (Some(attends), _) => !attends.contains(&(layer as f32)),
-        (None, Some(n)) => !(layer + 1).is_multiple_of(n),
-        (None, None) => false,
+    config.place_mixers(|layer| match (&attends, every) {
+        (Some(attends), _) => of(!attends.contains(&(layer as f32))),
+        (None, Some(n)) => of(!(layer + 1).is_multiple_of(n)),
+        (None, None) => Mixer::Attention,
     });
     Ok(())
 }
@@ -277,6 +339,53 @@ const FOLDER_SCALES: ScaleKeys = ScaleKeys {
     ],
     unknown: &["lm_head_multiplier", "attention_in_multiplier"],
 };
+
+/// Keys of biases, which no factor of a product applies to.
+const NOT_MULTIPLIED: [&str; 4] = ["attention_bias", "mlp_bias", "projectors_bias", "mamba_proj_bias"];
+
+/// The factors of products with matrices.
+fn multipliers(keys: &JsonKeys<'_>, architecture: &Architecture) -> Result<Multipliers> {
+    let known = architecture.folder.multipliers;
+    let only = |what: String| LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() };
+    for key in NOT_MULTIPLIED.iter().filter(|_| !known.is_empty()) {
+        if keys.truth(key)? == Some(true) {
+            return Err(only(format!("{key} true")));
+        }
+    }
+    // The least and the greatest time step.
+    if let Some(Value::Array(limits)) = keys.get("time_step_limit")
+        && (limits.first().and_then(Value::as_f64) != Some(0.0) || limits.get(1).is_some_and(Value::is_number))
+    {
+        return Err(only(format!("time_step_limit {}", Value::from(limits.clone()))));
+    }
+    if architecture.state == Some(StateRule::MambaBeside)
+        && keys.truth("mamba_rms_norm")? == Some(true)
+        && keys.truth("mamba_norm_before_gate")? != Some(false)
+    {
+        return Err(only("mamba_norm_before_gate true".into()));
+    }
+    let mut factors = Vec::new();
+    for Multiplier { key, at, of } in known {
+        let factor = match at {
+            None => keys.float(key)?,
+            Some(at) => match keys.floats(key)? {
+                None => None,
+                Some(list) => match list.get(*at) {
+                    Some(factor) => Some(f64::from(*factor)),
+                    None => return Err(keys.bad(key, format!("has {} numbers, but must have more", list.len()))),
+                },
+            },
+        };
+        match factor {
+            Some(factor) if !(factor.is_finite() && factor > 0.0) => {
+                return Err(keys.bad(key, format!("is {factor}, but must be greater than 0")));
+            }
+            Some(factor) => factors.extend(of.iter().map(|name| (*name, factor as f32))),
+            None => {}
+        }
+    }
+    Ok(Multipliers(factors))
+}
 
 /// Natively ternary weights, as described by `quantization_config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -301,6 +410,12 @@ impl Config {
             return Config::from_json(path, name, &whole);
         }
         let keys = JsonKeys { path, prefix: "", object };
+        if let (None, Some(blocks)) = (keys.get(FOLDER.layers), single_blocks(&keys)?) {
+            // Newer files have the list alone.
+            let mut whole = object.clone();
+            whole.insert(FOLDER.layers.into(), blocks.len().into());
+            return Config::from_json(path, name, &whole);
+        }
         let only = |what, supported| LlmError::Unsupported { path: path.into(), what, supported };
         let classes = keys.strings("architectures")?.unwrap_or_default();
         let named =
@@ -320,7 +435,9 @@ impl Config {
         // Older files of LFM2 have another name; models of experts alone may have no other width.
         let ffn = [FOLDER.ffn, BLOCK_FFN, FOLDER_EXPERTS.ffn].into_iter().find(|key| keys.get(key).is_some());
         let ffn = ffn.unwrap_or(FOLDER.ffn);
-        let names = Names { eps: architecture.folder.eps, ffn, ..FOLDER };
+        let older = "attention_head_dim";
+        let head_dim = if keys.get(older).is_some() { older } else { FOLDER.head_dim };
+        let names = Names { eps: architecture.folder.eps, ffn, head_dim, ..FOLDER };
         let mut config = sizes(&keys, &names, architecture, name, vocab)?;
         adjusted_ffn(&keys, &mut config)?;
         if architecture.latent {
@@ -334,7 +451,7 @@ impl Config {
             Some(false) if architecture.latent => RopeStyle::HalfSplit,
             _ => architecture.folder.rope,
         };
-        for key in ["hidden_act", "hidden_activation"] {
+        for key in ["hidden_act", "hidden_activation", "mlp_hidden_act"] {
             if let Some(gate) = keys.string(key)?.filter(|gate| *gate != architecture.folder.gate) {
                 let (expected, of) = (architecture.folder.gate, architecture.folder.model_type);
                 return Err(only(format!("activation {gate} in a model of type {of}"), expected.into()));
@@ -348,12 +465,17 @@ impl Config {
         if let Some(rule) = architecture.state {
             config.recurrent = Some(Recurrent::read(
                 &keys,
-                if rule == StateRule::Mamba { &FOLDER_MAMBA } else { &FOLDER_STATE },
+                match rule {
+                    StateRule::Mamba | StateRule::MambaBeside => &FOLDER_MAMBA,
+                    StateRule::MambaAlone => &FOLDER_NEMOTRON,
+                    StateRule::ShortConv | StateRule::Heads { .. } => &FOLDER_STATE,
+                },
                 rule,
                 config.width,
             )?);
-            recurrent_layers(&keys, &mut config, rule)?;
+            mixers(&keys, &mut config, rule)?;
         }
+        config.multipliers = multipliers(&keys, architecture)?;
         let sizes = (config.width, config.head_dim);
         config.scales = Scales::read(&keys, &FOLDER_SCALES, architecture, sizes, only)?;
         if let Some(latent) = config.latent {
@@ -361,8 +483,17 @@ impl Config {
         }
         config.scales.attention = config.scales.attention.or(architecture.score_factor);
         windows(&keys, &mut config)?;
-        if architecture.varied {
-            varied(&keys, &mut config)?;
+        if architecture.varied == Varied::Sizes {
+            varied_sizes(&keys, &mut config)?;
+        }
+        if architecture.varied != Varied::Never {
+            config.place_sharing(&keys, "num_kv_shared_layers")?;
+            let input = keys.unsigned("hidden_size_per_layer_input")?.unwrap_or(0);
+            config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
+        }
+        config.place_branches(&keys, ["altup_num_inputs", "altup_active_idx"])?;
+        if architecture.varied == Varied::Sharing {
+            config.cuts = cuts(&keys)?;
         }
         rope(&keys, &mut config)?;
         config.ahead = keys.unsigned("num_nextn_predict_layers")?.unwrap_or(0).min(MAX_LAYERS as u64) as usize;
@@ -387,7 +518,7 @@ impl Config {
 const BOTH_SIDES: &str = "use_bidirectional_attention";
 
 /// What differs between layers with a window and without.
-fn varied(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
+fn varied_sizes(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     const LAYERS: &str = "per_layer_config";
     let usual = HeadSizes { kv_heads: config.kv_heads, head_dim: config.head_dim };
     let layers = keys.object(LAYERS)?;
@@ -411,11 +542,51 @@ fn varied(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         })
     };
     let sizes = (0..config.layers).map(of_layer).collect::<Result<Vec<_>>>()?;
-    config.place_heads(keys, if layers.is_some() { LAYERS } else { FOLDER.kv_heads }, &sizes)?;
-    config.place_sharing(keys, "num_kv_shared_layers")?;
-    let input = keys.unsigned("hidden_size_per_layer_input")?.unwrap_or(0);
-    config.layer_input = usize::try_from(input).unwrap_or(MAX_SIZE).min(MAX_SIZE);
-    Ok(())
+    config.place_heads(keys, if layers.is_some() { LAYERS } else { FOLDER.kv_heads }, &sizes)
+}
+
+/// How many deviations above their mean the gates of each layer's network count from, so that a given part of normally
+/// distributed ones does not.
+fn cuts(keys: &JsonKeys<'_>) -> Result<Vec<Option<f32>>> {
+    const KEY: &str = "activation_sparsity_pattern";
+    let parts = keys.floats(KEY)?.ok_or_else(|| keys.missing(KEY))?;
+    let cut = |part: f32| match part {
+        0.0 => Ok(None),
+        part if part > 0.0 && part < 1.0 => Ok(Some(normal_quantile(part.into()) as f32)),
+        other => Err(keys.bad(KEY, format!("has {other}, but must have numbers from 0 to below 1"))),
+    };
+    parts.into_iter().map(cut).collect()
+}
+
+/// The number below which a standard normal variable is with probability `p`, by halving an interval.
+fn normal_quantile(p: f64) -> f64 {
+    // Φ(x) = 1/2 + φ(x)·(x + x³/3 + x⁵/15 + …)
+    let below = |x: f64| {
+        let (mut term, mut sum) = (x, x);
+        for i in 1..200 {
+            term *= x * x / (2 * i + 1) as f64;
+            sum += term;
+        }
+        0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
+    };
+    let (mut low, mut high) = (-8.0, 8.0);
+    for _ in 0..64 {
+        let middle = (low + high) / 2.0;
+        if below(middle) < p { low = middle } else { high = middle }
+    }
+    (low + high) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn quantiles_of_the_normal_distribution() {
+        for (p, want) in
+            [(0.5, 0.0), (0.95, 1.6448536269514722), (0.975, 1.959963984540054), (0.01, -2.3263478740408408)]
+        {
+            assert!((super::normal_quantile(p) - want).abs() < 1e-12, "{p}");
+        }
+    }
 }
 
 /// Reads `quantization_config`; `None` if the weights are not quantized.

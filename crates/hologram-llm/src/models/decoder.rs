@@ -10,10 +10,11 @@ use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::lora::{Adapter, Adapters};
 use crate::models::Rotary;
-use crate::models::blocks::{Block, BothSides, LayerInputs, Linear, Linears, Loader, Norm, Runs, Step, Sums};
+use crate::models::blocks::{Block, BothSides, Branches, LayerInputs, Linear, Linears, Loader, Norm, Runs, Step, Sums};
 use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
+use crate::not_run::layers_ahead;
 use crate::weights::Weights;
 
 /// The weights of a model on its device.
@@ -24,6 +25,8 @@ pub(crate) struct Decoder {
     front: Option<Front>,
     /// What each layer gets of a token beside the residual stream, if it does.
     inputs: Option<LayerInputs>,
+    /// What is around the layers, if the residual stream has branches.
+    branches: Option<Branches>,
     layers: Vec<Box<dyn Block>>,
     /// Whether all attention matrices are in `bf16` or in 8 or 4 bits.
     low: bool,
@@ -83,6 +86,10 @@ impl Decoder {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Decoder> {
         let c = &config;
+        if !adapters.is_empty() && !c.multipliers.is_neutral() {
+            let what = "adapters of a model with factors of products".into();
+            return Err(LlmError::Unsupported { path: c.name.clone().into(), what, supported: String::new() });
+        }
         let adapters = Adapters::new(adapters, c, weights.is_folder())?;
         let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
@@ -98,6 +105,7 @@ impl Decoder {
         let encoder = c.architecture.encoder.as_ref();
         let front = encoder.map(|parts| Front::load(weights, c, parts)).transpose()?;
         let layer_inputs = LayerInputs::load(weights, c)?;
+        let branches = Branches::load(weights, c)?;
         let output = match encoder {
             Some(_) => None,
             None => {
@@ -108,7 +116,7 @@ impl Decoder {
                     name: String::new(),
                     weight,
                     bias: None,
-                    scale: None,
+                    scale: c.multipliers.times(None, "output"),
                     beside: of_adapters("output.weight")?,
                 })
             }
@@ -142,13 +150,14 @@ impl Decoder {
         let local_frequencies = local.then(|| tensor(c.local_rope_frequencies())).transpose()?;
         let has_norm = encoder.is_none_or(|parts| parts.output_norm);
         let output_norm = has_norm.then(|| Norm::load(weights, c, c.architecture.output_norm)).transpose()?;
-        weights.finish(c.layers..c.layers + c.ahead)?;
+        weights.finish(layers_ahead(c))?;
         adapters.finish()?;
         progress(parts, parts);
         Ok(Decoder {
             embedding,
             front,
             inputs: layer_inputs,
+            branches,
             layers,
             low,
             output_norm,
@@ -170,6 +179,7 @@ impl Decoder {
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.output.iter().flat_map(Linear::tensors).map(Tensor::bytes).sum::<usize>()
             + self.inputs.as_ref().map_or(0, LayerInputs::bytes_per_token)
+            + self.branches.iter().flat_map(Branches::tensors).map(Tensor::bytes).sum::<usize>()
             + row
     }
 
@@ -181,6 +191,7 @@ impl Decoder {
             + self.output_norm.as_ref().map_or(0, Norm::bytes)
             + self.front.iter().flat_map(Front::tensors).map(Tensor::bytes).sum::<usize>()
             + self.inputs.iter().flat_map(LayerInputs::tensors).map(Tensor::bytes).sum::<usize>()
+            + self.branches.iter().flat_map(Branches::tensors).map(Tensor::bytes).sum::<usize>()
             + output.map_or(0, Tensor::bytes)
             + self.embedding.bytes()
     }
@@ -316,12 +327,14 @@ impl Decoder {
             growth: None,
             appended: HashMap::new(),
             layer_inputs: None,
+            branches: Vec::new(),
         };
         step.linears.sums = (bucket.results == Results::Sums).then(Sums::default);
         let embedding = step.graph.constant(&self.embedding)?;
         let mut x = step.graph.gather(embedding, ids)?;
-        if c.scales.embedding != 1.0 {
-            x = step.graph.mul_scalar(x, c.scales.embedding.into())?;
+        let of_embedding = c.scales.embedding * c.multipliers.of("token_embd");
+        if of_embedding != 1.0 {
+            x = step.graph.mul_scalar(x, of_embedding.into())?;
         }
         if let Some(inputs) = &self.inputs {
             step.layer_inputs = Some(inputs.apply(&mut step, ids, x)?);
@@ -341,8 +354,14 @@ impl Decoder {
             }
             x = front.norm.apply(&mut step, x)?;
         }
+        if let Some(branches) = &self.branches {
+            branches.split(&mut step, x)?;
+        }
         let x = self.layers.iter().try_fold(x, |x, layer| layer.apply(&mut step, x))?;
-        let x = step.graph.gather(x, rows)?;
+        let mut x = step.graph.gather(x, rows)?;
+        if let Some(branches) = &self.branches {
+            x = branches.merge(&mut step, x, rows, (outputs, bucket.outputs))?;
+        }
         let x = match &self.output_norm {
             Some(norm) => norm.apply(&mut step, x)?,
             None => x,

@@ -48,12 +48,14 @@ pub struct Experts {
     pub groups: (usize, usize),
     /// The first layer that has experts; those before it have one network.
     pub first: usize,
+    /// Elements of the vector that experts take and give instead of those of the model's width.
+    pub latent: Option<usize>,
 }
 
 /// The keys of a kind of file. Of several names the first that the file has counts.
 pub(crate) struct ExpertKeys {
     pub count: &'static [&'static str],
-    pub used: &'static str,
+    pub used: &'static [&'static str],
     pub ffn: &'static str,
     pub shared: &'static str,
     /// A number of shared experts, each as wide as another.
@@ -62,6 +64,7 @@ pub(crate) struct ExpertKeys {
     pub groups_used: &'static str,
     pub first: &'static str,
     pub scale: &'static str,
+    pub latent: &'static str,
 }
 
 impl Experts {
@@ -79,7 +82,13 @@ impl Experts {
         }
         let count = count as usize;
         let ffn = keys.size_opt(names.ffn, MAX_SIZE)?.unwrap_or(ffn);
-        let used = keys.size(names.used, count)?;
+        let mut used = Ok(None);
+        for key in names.used {
+            if let Ok(None) = used {
+                used = keys.size_opt(key, count);
+            }
+        }
+        let used = used?.ok_or_else(|| keys.missing(names.used.first().copied().unwrap_or_default()))?;
         let shared = match keys.unsigned(names.shared)?.filter(|n| *n > 0) {
             Some(width) => Some(width),
             None => keys.unsigned(names.shared_count)?.filter(|n| *n > 0).map(|n| n.saturating_mul(ffn as u64)),
@@ -106,6 +115,7 @@ impl Experts {
             sigmoid: rule.sigmoid,
             groups: (groups, groups_used),
             first: keys.unsigned(names.first)?.unwrap_or(0).min(MAX_LAYERS as u64) as usize,
+            latent: keys.size_opt(names.latent, MAX_SIZE)?,
         }))
     }
 }

@@ -1,8 +1,11 @@
 //! Gemma 2 and 3 (Gemma team, 2025, arXiv:2503.19786): windows in some layers, norms before and after each block, GELU
 //! gates, a scaled embedding. Gemma 4 (Google, 2026) has larger heads in layers without a window.
 
-use super::blocks::{Attention, AttentionParts, Block, GatedFfn, LayerInput, Loader, chain, geglu, residual, scaled};
-use super::{Architecture, FolderNames, RotaryLayers, Scale, Windows};
+use super::blocks::{
+    Attention, AttentionParts, Block, GatedFfn, LayerInput, Loader, chain, experts_beside, geglu, parallel, residual,
+    scaled,
+};
+use super::{Architecture, ExpertFiles, ExpertRule, FolderNames, RotaryLayers, Scale, Varied, Windows};
 use crate::error::Result;
 
 /// Gemma 2 (Gemma team, 2024, arXiv:2408.00118): capped scores and logits, windows in every second layer.
@@ -67,7 +70,7 @@ fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     blocks(l, AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() })
 }
 
-/// Gemma 4 without experts, images and sound. The small ones have a further embedding of each token in each layer, and
+/// Gemma 4 without images and sound. Experts stand beside the network of all tokens. The small ones have a further embedding of each token in each layer, and
 /// the last layers share keys and values; the large ones have keys that are values too.
 pub static GEMMA4: Architecture = Architecture {
     names: &["gemma4"],
@@ -83,7 +86,6 @@ pub static GEMMA4: Architecture = Architecture {
             ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
             ("per_layer_proj_norm.weight", "per_layer_projection_norm.weight"),
         ],
-        unused: &["model.vision_tower.", "model.audio_tower.", "model.embed_vision.", "model.embed_audio."],
         tensors: &[
             ("attn_q_norm", "self_attn.q_norm"),
             ("attn_k_norm", "self_attn.k_norm"),
@@ -94,13 +96,24 @@ pub static GEMMA4: Architecture = Architecture {
             ("proj", "per_layer_projection"),
             ("post_norm", "post_per_layer_input_norm"),
             ("layer_output_scale", "layer_scalar$"),
+            ("ffn_gate_inp", "router.proj"),
+            ("ffn_gate_inp.scale", "router.scale$"),
+            ("ffn_gate_exps", "experts.gate_up_proj$"),
+            ("ffn_up_exps", "experts.gate_up_proj$"),
+            ("ffn_down_exps", "experts.down_proj$"),
+            ("ffn_down_exps.scale", "router.per_expert_scale$"),
+            ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+            ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+            ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
         ],
+        experts: ExpertFiles::Halves,
         ..GEMMA3.folder
     },
     layer: gemma4,
+    experts: Some(ExpertRule::NORMALIZED),
     scales: &[Scale::LogitCap],
     score_factor: Some(1.0),
-    varied: true,
+    varied: Varied::Sizes,
     scores_by_width: None,
     ..GEMMA3
 };
@@ -116,8 +129,14 @@ fn gemma4(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     // Layers that share keys and values may have a wider network.
     let shape = l.weights.shape(&l.name("ffn_up", "weight"));
     let ffn = shape.and_then(|shape| shape.first().copied()).unwrap_or(l.config.ffn);
-    let ffn = GatedFfn::load_named(l, ["ffn_gate", "ffn_up", "ffn_down"], ffn, geglu)?;
-    let mut blocks = vec![attention, residual(vec![l.norm("ffn_norm")?, ffn, l.norm("post_ffw_norm")?])];
+    let mut ffn = vec![l.norm("ffn_norm")?, GatedFfn::load_named(l, ["ffn_gate", "ffn_up", "ffn_down"], ffn, geglu)?];
+    if let Some(experts) = &l.config.experts {
+        ffn.push(l.norm("post_ffw_norm_1")?);
+        let experts = vec![experts_beside(l, experts, geglu, "pre_ffw_norm_2")?, l.norm("post_ffw_norm_2")?];
+        ffn = vec![parallel(vec![chain(ffn), chain(experts)])];
+    }
+    ffn.push(l.norm("post_ffw_norm")?);
+    let mut blocks = vec![attention, residual(ffn)];
     if l.config.layer_input > 0 {
         blocks.push(residual(vec![LayerInput::load(l)?, l.norm("post_norm")?]));
     }

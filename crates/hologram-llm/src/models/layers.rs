@@ -1,6 +1,7 @@
 //! What differs between the layers of a model: windows, heads, caches and rotary embeddings.
 
 use crate::error::Result;
+use crate::models::Varied;
 use crate::models::config::{Config, Keys};
 
 /// Which layers have a sliding window, if there is one and the file does not list the layers.
@@ -52,6 +53,18 @@ impl Config {
         match layer < first {
             true => layer,
             false => (0..first).rev().find(|own| self.slides(*own) == self.slides(layer)).unwrap_or(layer),
+        }
+    }
+
+    /// Sets how many vectors a token has in the residual stream, if the file says it.
+    pub(crate) fn place_branches(&mut self, keys: &dyn Keys, [count, active]: [&str; 2]) -> Result<()> {
+        if self.architecture.varied != Varied::Sharing {
+            return Ok(());
+        }
+        self.branches = keys.size(count, 64)?;
+        match keys.unsigned(active)? {
+            None | Some(0) => Ok(()),
+            Some(n) => Err(keys.bad(active, format!("is {n}, but must be 0"))),
         }
     }
 

@@ -10,7 +10,9 @@ pub(crate) mod decoder;
 mod deepseek;
 mod encoders;
 pub(crate) mod experts;
+mod falcon_h1;
 mod gemma;
+mod gemma3n;
 mod glm4;
 #[cfg(test)]
 mod golden;
@@ -22,6 +24,7 @@ mod lfm2;
 mod llama;
 mod mistral;
 mod mixtures;
+mod nemotron_h;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -39,7 +42,7 @@ use hologram_core::ops::RopeStyle;
 pub use latent::Latent;
 pub use layers::{HeadSizes, Rotary, RotaryLayers, Windows};
 pub use recurrent::{Recurrent, RecurrentHeads, StateRule};
-pub use scales::Scale;
+pub use scales::{Multiplier, Scale};
 
 /// The supported architectures.
 pub const ARCHITECTURES: &[&Architecture] = &[
@@ -51,6 +54,7 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &bitnet::BITNET,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma3n::GEMMA3N,
     &gemma::GEMMA4,
     &phi3::PHI3,
     &smollm3::SMOLLM3,
@@ -73,6 +77,8 @@ pub const ARCHITECTURES: &[&Architecture] = &[
     &qwen3_next::QWEN35_MOE,
     &qwen3_next::QWEN3_NEXT,
     &granite::GRANITE_HYBRID,
+    &falcon_h1::FALCON_H1,
+    &nemotron_h::NEMOTRON_H,
     &deepseek::DEEPSEEK_V2,
     &deepseek::DEEPSEEK_V3,
     &deepseek::GLM4_MOE_LITE,
@@ -112,9 +118,10 @@ pub struct Architecture {
     pub scores_by_width: Option<usize>,
     /// The factor of attention scores if the file does not say it; `None`: 1 / √(head size).
     pub score_factor: Option<f32>,
-    /// Whether layers with a window have heads and networks of other sizes than those without, and layers may share
-    /// keys and values.
-    pub varied: bool,
+    /// The cap of logits if a GGUF file does not say it.
+    pub logit_cap: Option<f32>,
+    /// In what layers may differ beside their windows.
+    pub varied: Varied,
     /// Whether YaRN's bounds are whole pairs, if the file does not say it.
     pub yarn_truncates: bool,
     /// The name of the norm after the layers in GGUF files.
@@ -125,6 +132,17 @@ pub struct Architecture {
     pub state: Option<StateRule>,
     /// What an encoder has around its layers; `None`: a decoder.
     pub encoder: Option<EncoderParts>,
+}
+
+/// In what layers may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Varied {
+    /// In nothing.
+    Never,
+    /// Layers may share keys and values, and tokens may have a further embedding in each.
+    Sharing,
+    /// As [`Varied::Sharing`], and layers with a window have heads and networks of other sizes than those without.
+    Sizes,
 }
 
 /// What an encoder has around its layers. Its embeddings are normed, and it has no logits.
@@ -169,7 +187,8 @@ impl Architecture {
         experts: None,
         scores_by_width: None,
         score_factor: None,
-        varied: false,
+        logit_cap: None,
+        varied: Varied::Never,
         yarn_truncates: true,
         output_norm: "output_norm",
         latent: false,
@@ -220,6 +239,8 @@ pub struct FolderNames {
     pub output_bias: bool,
     /// Added to the factors of norms.
     pub norm_base: f32,
+    /// Factors of products with matrices.
+    pub multipliers: &'static [Multiplier],
     /// How matrices of experts are stored.
     pub experts: ExpertFiles,
     /// Tensors of a layer that other architectures lack or name differently: the name in GGUF files, then in folders,
@@ -248,6 +269,7 @@ impl FolderNames {
         unused: &[],
         output_bias: true,
         norm_base: 0.0,
+        multipliers: &[],
         experts: ExpertFiles::Separate,
         tensors: &[],
     };

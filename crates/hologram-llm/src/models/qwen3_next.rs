@@ -9,12 +9,7 @@ use crate::error::Result;
 
 /// What `config.json` and GGUF files of all have in common.
 const BASE: Architecture = Architecture {
-    folder: FolderNames {
-        rotary_part: Some(0.25),
-        norm_base: 1.0,
-        unused: &["model.visual.", "mtp."],
-        ..FolderNames::PLAIN
-    },
+    folder: FolderNames { rotary_part: Some(0.25), norm_base: 1.0, ..FolderNames::PLAIN },
     layer,
     experts: Some(ExpertRule { shared_gate: true, ..ExpertRule::NORMALIZED }),
     state: Some(StateRule::Heads { interval: Some(4), tiled: true }),

@@ -16,8 +16,21 @@ pub enum StateRule {
         /// Whether neighbouring heads of values have different key heads in GGUF files.
         tiled: bool,
     },
-    /// Mamba2.
+    /// Mamba2 instead of the attention of some layers.
     Mamba,
+    /// Mamba2 beside the attention of each layer.
+    MambaBeside,
+    /// Layers of Mamba2, attention or a feed-forward network alone.
+    MambaAlone,
+}
+
+/// What mixes a layer's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mixer {
+    Attention,
+    State,
+    Both,
+    Neither,
 }
 
 impl StateRule {
@@ -109,10 +122,11 @@ impl Recurrent {
 }
 
 impl Config {
-    /// Sets which layers recur; the others have attention.
-    pub(crate) fn place_recurrent(&mut self, recurs: impl Fn(usize) -> bool) {
-        self.recurs = (0..self.layers).map(recurs).collect();
-        self.attends = self.recurs.iter().map(|recurs| !recurs).collect();
+    /// Sets which layers recur and which have attention.
+    pub(crate) fn place_mixers(&mut self, mixer: impl Fn(usize) -> Mixer) {
+        let mixers: Vec<Mixer> = (0..self.layers).map(mixer).collect();
+        self.recurs = mixers.iter().map(|own| matches!(own, Mixer::State | Mixer::Both)).collect();
+        self.attends = mixers.iter().map(|own| matches!(own, Mixer::Attention | Mixer::Both)).collect();
     }
 
     /// Bytes of the state of a sequence in all layers.

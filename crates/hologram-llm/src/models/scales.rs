@@ -42,6 +42,41 @@ pub struct Scales {
     pub logit_cap: Option<f32>,
 }
 
+/// A factor that a key of `config.json` gives to products with matrices. The matrices of GGUF files include it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multiplier {
+    /// The key.
+    pub key: &'static str,
+    /// Its place, if the key has a list.
+    pub at: Option<usize>,
+    /// The matrices by their names in GGUF files without layer, or parts of their rows.
+    pub of: &'static [&'static str],
+}
+
+/// The factors of products with matrices, by the matrices' names as in [`Multiplier`]; 1 by default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Multipliers(pub(crate) Vec<(&'static str, f32)>);
+
+impl Multipliers {
+    /// The factor of products with a matrix.
+    pub fn of(&self, name: &str) -> f32 {
+        self.0.iter().filter(|(own, _)| *own == name).map(|(_, factor)| factor).product()
+    }
+
+    /// Whether all factors are 1.
+    pub fn is_neutral(&self) -> bool {
+        self.0.iter().all(|(_, factor)| *factor == 1.0)
+    }
+
+    /// A scale with the factor of a matrix.
+    pub(crate) fn times(&self, scale: Option<f32>, name: &str) -> Option<f32> {
+        match self.of(name) {
+            1.0 => scale,
+            factor => Some(scale.unwrap_or(1.0) * factor),
+        }
+    }
+}
+
 impl Default for Scales {
     fn default() -> Scales {
         Scales { embedding: 1.0, residual: 1.0, logits: 1.0, attention: None, attention_cap: None, logit_cap: None }
@@ -90,6 +125,7 @@ impl Scales {
                 Scale::LogitCap => scales.logit_cap = Some(value as f32),
             }
         }
+        seen.extend(architecture.folder.multipliers.iter().map(|multiplier| multiplier.key));
         for (scale, key) in names.known.iter().filter(|(_, key)| !seen.contains(key)) {
             let Some(value) = keys.float(key)? else { continue };
             let (neutral, supported) = match scale {
@@ -102,7 +138,7 @@ impl Scales {
                 return Err(only(format!("{} {value}", keys.full(key)), supported));
             }
         }
-        for key in names.unknown {
+        for key in names.unknown.iter().filter(|key| !seen.contains(key)) {
             if let Some(factor) = keys.float(key)?.filter(|factor| *factor != 1.0) {
                 return Err(only(format!("{} {factor}", keys.full(key)), String::new()));
             }

@@ -240,9 +240,29 @@ pub(crate) fn object(path: &Path) -> Result<Map<String, Value>> {
     if text.len() as u64 > MAX_JSON {
         return Err(bad(format!("it is larger than {} MiB", MAX_JSON >> 20)));
     }
-    match serde_json::from_slice(&text) {
+    match serde_json::from_slice(&text).or_else(|e| serde_json::from_slice(&finite(&text)).map_err(|_| e)) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(bad("it is not a JSON object".into())),
         Err(e) => Err(bad(format!("it is not valid JSON ({e})"))),
     }
+}
+
+/// A text with null in place of the numbers `Infinity` and `NaN`, which Python writes although JSON has none.
+fn finite(text: &[u8]) -> Vec<u8> {
+    let (mut out, mut at, mut in_string) = (Vec::with_capacity(text.len()), 0, false);
+    while let Some(byte) = text.get(at) {
+        let rest = &text[at..];
+        if !in_string
+            && let Some(word) = [&b"-Infinity"[..], b"Infinity", b"NaN"].into_iter().find(|w| rest.starts_with(w))
+        {
+            out.extend_from_slice(b"null");
+            at += word.len();
+            continue;
+        }
+        let len = if in_string && *byte == b'\\' { 2.min(rest.len()) } else { 1 };
+        in_string ^= *byte == b'"';
+        out.extend_from_slice(&rest[..len]);
+        at += len;
+    }
+    out
 }

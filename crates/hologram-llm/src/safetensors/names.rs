@@ -29,10 +29,12 @@ impl FolderNames {
         let of_layer = || {
             let (layer, rest) = ours.strip_prefix("blk.")?.split_once('.')?;
             let (name, kind) = rest.rsplit_once('.').unwrap_or((rest, ""));
-            Some((layer, name, kind))
+            Some((layer, rest, name, kind))
         };
-        let Some((layer, name, kind)) = of_layer() else { return ours.into() };
-        let found = self.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == name);
+        let Some((layer, rest, name, kind)) = of_layer() else { return ours.into() };
+        // Some names of GGUF files end otherwise than those of folders.
+        let find = |wanted: &str| self.tensors.iter().chain(&LAYER).find(|(ours, _)| *ours == wanted);
+        let found = find(rest).or_else(|| find(name));
         let name = found.map_or(name, |(_, theirs)| theirs);
         if let Some(complete) = name.strip_suffix('$') {
             return format!("{base}{}.{layer}.{complete}", self.layers);

@@ -15,6 +15,7 @@ use super::{Folder, ternary};
 use crate::error::{LlmError, Result};
 use crate::models::config_json::Ternary;
 use crate::models::{ExpertFiles, FolderNames};
+use crate::not_run::part;
 use crate::weights::{Weights, alike, is_of_layers, may_be_unused};
 
 /// Tensors in the device's layouts: used in place if the device shares host memory and the layout matches, else
@@ -53,7 +54,7 @@ impl<'a> FolderWeights<'a> {
         let (scales, taken) = (RefCell::default(), RefCell::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
         // Models of text and images have one more level.
-        let base = ["", names.base, "model.language_model."].into_iter().find(|base| {
+        let base = ["", names.base, "model.", "model.language_model."].into_iter().find(|base| {
             let name = format!("{base}{embedding}");
             folder.find(&name).is_some()
         });
@@ -280,6 +281,14 @@ impl Weights for FolderWeights<'_> {
 
     fn matrix_rows(&self, ours: &str, total: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
         let name = self.name_of(ours);
+        if name.contains('*') {
+            // One of several matrices.
+            let name = name.replacen('*', &(rows.start / rows.len().max(1)).to_string(), 1);
+            let shape = [rows.len(), row_len];
+            let (shard, entry) = self.checked(&name, &shape)?;
+            let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
+            return self.take(shard, entry, layout, &shape);
+        }
         let (shard, entry) = self.checked(&name, &[total, row_len])?;
         let layout = self.executor.backend().policy().weight_layout(self.format(shard, entry)?);
         let row = entry.range.len() / total.max(1);
@@ -395,6 +404,7 @@ impl Weights for FolderWeights<'_> {
         let of_layer = format!("{}{}.", self.base, self.names.layers);
         let unused = |name: &str| {
             may_be_unused(name)
+                || part(name).is_some()
                 || is_of_layers(name, &of_layer, &ahead)
                 || self.names.unused.iter().any(|start| name.starts_with(start))
         };

@@ -88,7 +88,8 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
     let beyond = options.context.and_then(|n| beyond_trained(n, model.config().context));
     let notes = model.tokenizer()?.notes().iter().map(String::as_str).chain(template.note()).chain(beyond.as_deref());
-    let notes = notes.chain(cannot_turn_off);
+    let not_run = model.not_run();
+    let notes = not_run.as_deref().into_iter().chain(notes).chain(cannot_turn_off);
     for note in notes {
         status!("note: {note}\n");
     }

@@ -1,6 +1,7 @@
 //! A further embedding of each token in each layer, as in Gemma 4 (Google, 2026).
 
 use hologram_core::{Dim, NodeId, Tensor};
+use hologram_isa::Type;
 
 use super::{Block, Linear, Loader, Step};
 use crate::error::{LlmError, Result};
@@ -10,7 +11,7 @@ use crate::weights::Weights;
 /// What computes the further embeddings of all layers: a table's row of the token, and a projection of its embedding.
 #[derive(Debug)]
 pub(crate) struct LayerInputs {
-    /// `[vocabulary, layers · elements]`.
+    /// `[vocabulary, layers · elements]`. Tokens behind its end have its first row.
     table: Tensor,
     projection: Linear,
     norm: Tensor,
@@ -26,8 +27,10 @@ impl LayerInputs {
             return Ok(None);
         }
         let (all, name) = (c.layers * c.layer_input, "per_layer_model_proj.weight");
+        let table = "per_layer_token_embd.weight";
+        let rows = weights.shape(table).and_then(|shape| shape.first().copied()).unwrap_or(c.vocab).min(c.vocab);
         Ok(Some(LayerInputs {
-            table: weights.matrix("per_layer_token_embd.weight", c.vocab, all)?,
+            table: weights.matrix(table, rows, all)?,
             projection: Linear {
                 name: name.into(),
                 weight: weights.matrix(name, all, c.width)?,
@@ -55,6 +58,14 @@ impl LayerInputs {
         let projected = step.norm(projected, &self.norm)?;
         let g = &mut step.graph;
         let projected = g.reshape(projected, &all)?;
+        let own = self.table.shape().first().copied().unwrap_or(0);
+        let ids = if own < c.vocab {
+            let (end, first) = (g.scalar(Type::U32, own as f64)?, g.scalar(Type::U32, 0.0)?);
+            let inside = g.lt(ids, end)?;
+            g.select(inside, ids, first)?
+        } else {
+            ids
+        };
         let table = g.constant(&self.table)?;
         let rows = g.gather(table, ids)?;
         let rows = g.mul_scalar(rows, (c.layer_input as f64).sqrt())?;

@@ -6,7 +6,30 @@ use hologram_core::{Graph, NodeId, Tensor};
 use super::delta_net::softplus;
 use super::{Block, Linear, Loader, Step};
 use crate::error::Result;
-use crate::models::RecurrentHeads;
+use crate::models::{RecurrentHeads, StateRule};
+
+/// What [`Multipliers`](crate::models::Multipliers) call the parts of the first product, in their order.
+pub(crate) const MAMBA_PARTS: [&str; 5] =
+    ["ssm_in gates", "ssm_in inputs", "ssm_in keys", "ssm_in queries", "ssm_in times"];
+
+/// The weights of the convolution, with the factors of its inputs.
+fn conv(l: &Loader<'_>, channels: usize, heads: RecurrentHeads) -> Result<Tensor> {
+    let weights = l.conv("ssm_conv1d")?;
+    let [of_keys, inner] = heads.widths();
+    let of = |part: &str| l.config.multipliers.of(part);
+    let [_, inputs, keys, queries, _] = MAMBA_PARTS.map(of);
+    let factors = [(inputs, inner), (keys, of_keys), (queries, of_keys)];
+    if factors.iter().all(|(factor, _)| *factor == 1.0) {
+        return Ok(weights);
+    }
+    let width = weights.shape().last().copied().unwrap_or(1);
+    let rows = factors.iter().flat_map(|(factor, len)| std::iter::repeat_n(*factor, *len));
+    let mut values: Vec<f32> = weights.to_vec()?;
+    for (row, factor) in values.chunks_mut(width.max(1)).zip(rows) {
+        row.iter_mut().for_each(|v| *v *= factor);
+    }
+    Ok(Tensor::from_slice(l.weights.executor(), &[channels, width], &values)?)
+}
 
 /// A state space model by heads: inputs, input and output vectors after a short convolution, a recurrence whose decay
 /// and step depend on the token, and a norm after the gate.
@@ -24,9 +47,8 @@ pub(crate) struct Mamba {
     bias: Tensor,
     factor: Tensor,
     skip: Tensor,
-    /// The factors of the norm by groups, `[groups, elements]`, and ones.
-    norm: Tensor,
-    ones: Tensor,
+    /// The factors of the norm by groups, `[groups, elements]`, and ones, if there is a norm.
+    norm: Option<[Tensor; 2]>,
     output: Linear,
 }
 
@@ -42,6 +64,10 @@ impl Mamba {
         let [_, inner] = h.widths();
         let ends = [inner, inner + recurrent.channels, inner + recurrent.channels + h.heads];
         let rows = |start: usize, end: usize| l.linear_rows("ssm_in", ends[2], start..end, c.width);
+        let mut inputs = [rows(0, ends[0])?, rows(ends[0], ends[1])?, rows(ends[1], ends[2])?];
+        let [gates, .., times] = MAMBA_PARTS;
+        inputs[0].scale = c.multipliers.times(inputs[0].scale, gates);
+        inputs[2].scale = c.multipliers.times(inputs[2].scale, times);
         let executor = l.weights.executor();
         let conv_bias = l.name("ssm_conv1d", "bias");
         // Files of a folder have the logarithm of the positive factor.
@@ -54,15 +80,17 @@ impl Mamba {
         };
         let elements = inner / h.groups;
         let norm = l.name("ssm_norm", "weight");
-        let norm = match l.weights.shape(&norm).is_some_and(|shape| shape == [inner]) {
-            true => l.weights.vector(&norm, inner)?.reshape(&[h.groups, elements])?,
-            false => l.weights.small(&norm, [h.groups, elements])?,
+        let norm = match l.weights.shape(&norm).as_deref() {
+            None if c.architecture.state == Some(StateRule::MambaBeside) => None,
+            Some(&[len]) if len == inner => Some(l.weights.vector(&norm, inner)?.reshape(&[h.groups, elements])?),
+            _ => Some(l.weights.small(&norm, [h.groups, elements])?),
         };
+        let ones = || Tensor::from_slice(executor, &[elements], &vec![1.0f32; elements]);
         Ok(Box::new(Mamba {
             layer: l.index,
             heads: h,
-            inputs: [rows(0, ends[0])?, rows(ends[0], ends[1])?, rows(ends[1], ends[2])?],
-            conv: l.conv("ssm_conv1d")?,
+            inputs,
+            conv: conv(l, recurrent.channels, h)?,
             conv_bias: l
                 .weights
                 .shape(&conv_bias)
@@ -71,8 +99,7 @@ impl Mamba {
             bias: l.weights.vector(&l.name("ssm_dt", "bias"), h.heads)?,
             factor,
             skip: l.weights.small(&format!("blk.{}.ssm_d", l.index), [h.heads, 1])?,
-            norm,
-            ones: Tensor::from_slice(executor, &[elements], &vec![1.0f32; elements])?,
+            norm: norm.map(|norm| Ok::<_, crate::error::LlmError>([norm, ones()?])).transpose()?,
             output: l.linear("ssm_out", c.width, inner, false)?,
         }))
     }
@@ -119,19 +146,26 @@ impl Block for Mamba {
         let own = g.mul(inputs, skip)?;
         let y = g.add(y, own)?;
         let y = g.reshape(y, &[tokens, inner.into()])?;
-        let y = g.swiglu(gate, y)?;
-        let y = g.reshape(y, &[tokens, groups.into(), (inner / groups).into()])?;
-        let y = step.norm(y, &self.ones)?;
-        let g = &mut step.graph;
-        let norm = g.constant(&self.norm)?;
-        let y = g.mul(y, norm)?;
-        let y = g.reshape(y, &[tokens, inner.into()])?;
+        let mut y = g.swiglu(gate, y)?;
+        if let Some([norm, ones]) = &self.norm {
+            y = g.reshape(y, &[tokens, groups.into(), (inner / groups).into()])?;
+            y = step.norm(y, ones)?;
+            let g = &mut step.graph;
+            let norm = g.constant(norm)?;
+            y = g.mul(y, norm)?;
+            y = g.reshape(y, &[tokens, inner.into()])?;
+        }
         step.linear(y, &self.output)
     }
 
     fn weights(&self) -> Vec<&Tensor> {
-        let own = [&self.conv, &self.bias, &self.factor, &self.skip, &self.norm];
+        let own = [&self.conv, &self.bias, &self.factor, &self.skip];
         let inputs = self.inputs.iter().flat_map(Linear::tensors);
-        inputs.chain(own).chain(&self.conv_bias).chain(self.output.tensors()).collect()
+        inputs
+            .chain(own)
+            .chain(self.norm.iter().map(|[norm, _]| norm))
+            .chain(&self.conv_bias)
+            .chain(self.output.tensors())
+            .collect()
     }
 }

@@ -4,6 +4,7 @@
 //! [`Norm`], [`Attention`], [`GatedFfn`] and [`PlainFfn`] have weights. A block loads its weights once and adds its
 //! operations to the graph of each step size.
 
+mod altup;
 mod attention;
 mod delta_net;
 mod experts;
@@ -23,14 +24,15 @@ use hologram_core::ops::AttentionPrecision;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
+pub(crate) use altup::{AltUp, Branches};
 pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use delta_net::DeltaNet;
-pub(crate) use experts::feed_forward;
+pub(crate) use experts::{experts_beside, feed_forward, plain_feed_forward};
 pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
 pub(crate) use layer_input::{LayerInput, LayerInputs};
 pub(crate) use linear::{Linear, Linears, Sums};
-pub(crate) use mamba::Mamba;
+pub(crate) use mamba::{MAMBA_PARTS, Mamba};
 pub(crate) use short_conv::ShortConv;
 
 use crate::error::{LlmError, Result};
@@ -104,7 +106,8 @@ impl Loader<'_> {
             true => Some(self.weights.vector(&of_bias, rows)?),
             false => self.weights.optional_vector(&of_bias, rows)?,
         };
-        let (weight, scale) = (self.weights.matrix(&of_weight, rows, row_len)?, self.weights.scale(&of_weight)?);
+        let weight = self.weights.matrix(&of_weight, rows, row_len)?;
+        let scale = self.config.multipliers.times(self.weights.scale(&of_weight)?, name);
         let beside = self.adapters.of(self.weights.executor(), &of_weight, rows, 0..rows, row_len)?;
         Ok(Linear { name: of_weight, weight, bias, scale, beside })
     }
@@ -144,7 +147,7 @@ impl Loader<'_> {
         let bias = bias.map(|b| Tensor::from_slice(self.weights.executor(), &[rows.len()], &b[rows.clone()]));
         let weight = self.weights.matrix_rows(&of_weight, total, rows.clone(), row_len)?;
         let beside = self.adapters.of(self.weights.executor(), &of_weight, total, rows, row_len)?;
-        let scale = self.weights.scale(&of_weight)?;
+        let scale = self.config.multipliers.times(self.weights.scale(&of_weight)?, name);
         Ok(Linear { name: of_weight, weight, bias: bias.transpose()?, scale, beside })
     }
 }
@@ -186,6 +189,8 @@ pub(crate) struct Step<'a> {
     pub appended: HashMap<usize, [NodeId; 2]>,
     /// The further embeddings of each token in all layers, `[tokens, layers · elements]`, if the model has them.
     pub layer_inputs: Option<NodeId>,
+    /// The branches of the residual stream but the first.
+    pub branches: Vec<NodeId>,
 }
 
 /// The step's tokens by sequence.
@@ -317,6 +322,11 @@ impl Norm {
             }),
         };
         Ok(Norm { factors, bias })
+    }
+
+    /// RMSNorm with these factors.
+    pub fn of(factors: Tensor) -> Norm {
+        Norm { factors, bias: None }
     }
 
     /// Bytes of the weights.
