@@ -1,5 +1,6 @@
 //! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
+mod contents;
 mod pool;
 mod states;
 
@@ -20,6 +21,7 @@ pub const BLOCK_SIZE: usize = 32;
 
 /// Keys and values of every layer in device memory at fixed addresses. The host tracks which sequence owns which block.
 pub(crate) struct KvCache {
+    format: DType,
     /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`; `None` for layers without.
     layers: Vec<Option<(Tensor, Tensor)>>,
     /// The states of recurrent layers.
@@ -68,6 +70,7 @@ impl KvCache {
         };
         let layers = (0..config.layers).map(pair).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
+            format,
             layers,
             states: States::new(executor, config, max_sequences, saved_states)?,
             blocks_per_sequence,

@@ -101,6 +101,18 @@ impl BlockPool {
         self.by_hash.insert(hash, block);
     }
 
+    /// Makes a published block that no sequence uses free.
+    pub fn forget(&mut self, block: u32) {
+        let at = block as usize;
+        if self.users[at] == 0
+            && let Some(published) = self.published[at].take()
+        {
+            self.by_hash.remove(&published.hash);
+            self.idle.remove(&self.released[at]);
+            self.free.push(block);
+        }
+    }
+
     /// The block published under a hash, if it really holds these tokens.
     pub fn find(&self, hash: u128, tokens: &[u32]) -> Option<u32> {
         let block = *self.by_hash.get(&hash)?;
