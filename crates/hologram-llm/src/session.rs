@@ -366,6 +366,15 @@ impl Session {
         }
     }
 
+    /// Makes the part of a block at the end of a sequence available to another one; `hash` is that of the blocks before.
+    pub(crate) fn publish_rest(&mut self, sequence: usize, hash: u128) {
+        let tokens =
+            self.cached.get(sequence).map_or(&[][..], |cached| &cached[cached.len() / BLOCK_SIZE * BLOCK_SIZE..]);
+        if !tokens.is_empty() {
+            self.cache.publish_rest(sequence, hash, tokens);
+        }
+    }
+
     /// Saves the states of a sequence, whose tokens are whole blocks, under the hash of the last; see
     /// [`KvCache::save_state`].
     pub(crate) fn save_state(&mut self, sequence: usize, hash: u128) {

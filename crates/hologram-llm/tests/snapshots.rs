@@ -73,7 +73,9 @@ fn conversations_leave_an_engine_and_come_back() {
             snapshot.write(&path).unwrap();
             let next = [&talk[..], &prompt(2, 11)].concat();
             let (want, cached) = run(&first, &next, Some("a"));
-            assert_eq!(cached, 96, "{what}");
+            // The engine itself also goes on within a block, but for models with states.
+            let recurs = ["lfm2", "qwen3-5", "qwen3-next", "granite-4"].contains(&name);
+            assert_eq!(cached, if recurs { 96 } else { 114 }, "{what}");
             let second = engine(name, Some(kv)).unwrap();
             run(&second, &prompt(7, 40), None);
             assert_eq!(second.restore(Snapshot::read(&path).unwrap(), Some("a")).unwrap(), 96);

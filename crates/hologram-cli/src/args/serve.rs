@@ -35,7 +35,7 @@ impl From<Log> for hologram_server::log::Level {
 #[derive(Args, Clone)]
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
-    /// per step; the text is the same [default: auto]
+    /// per step; the text is the same but for rounding [default: auto; of run and chat off with --seed or --temp 0]
     #[arg(long, value_name = "HOW", allow_negative_numbers = true, value_parser = speculation)]
     pub speculate: Option<Speculation>,
     /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off
@@ -44,6 +44,11 @@ pub struct SpeculationArgs {
 }
 
 impl SpeculationArgs {
+    /// Whether an option was given.
+    pub fn is_given(&self) -> bool {
+        self.speculate.is_some() || self.draft.is_some()
+    }
+
     /// How tokens are guessed.
     ///
     /// # Errors

@@ -250,6 +250,11 @@ impl Worker {
 
     /// Removes a sequence that has ended.
     fn end(&mut self, at: usize) {
+        let s = &self.running[at];
+        // Of a failed step the cache may hold less than what was published.
+        if self.options.prefix_cache && s.published == self.session.len(s.slot) / BLOCK_SIZE {
+            self.session.publish_rest(s.slot, self.hasher.rest(s.hash));
+        }
         let Sequence { slot, tokens, request, .. } = self.remove(at);
         self.last[slot] = Some(Last { tenant: request.tenant, tokens });
     }

@@ -101,7 +101,8 @@ impl KvCache {
         // A prefix leaves a token to compute; here nothing is.
         let prefix = self.find_prefix(hasher, tenant, &[tokens, &[0]].concat());
         let state = self.states.as_ref().and_then(|states| states.saved(prefix.hash));
-        Ok((prefix.tokens(), self.read(&prefix.blocks, state)?))
+        // Whole blocks: the rest of another could hold what is left of somebody else's text.
+        Ok((prefix.blocks.len() * BLOCK_SIZE, self.read(&prefix.blocks, state)?))
     }
 
     /// Lets others find these whole blocks of tokens with these bytes, as many as there is room for. Returns the number
@@ -163,6 +164,11 @@ impl KvCache {
                 forgotten += BLOCK_SIZE;
             }
             self.forget_state(hash);
+        }
+        let left = &tokens[tokens.len() / BLOCK_SIZE * BLOCK_SIZE..];
+        if let Some((block, alike)) = self.pool.find_rest(hasher.rest(hash), left) {
+            self.pool.forget(block);
+            forgotten += alike;
         }
         forgotten
     }

@@ -192,9 +192,18 @@ impl KvCache {
         }
     }
 
-    /// The published blocks that hold the start of `tokens`: at most whole blocks that leave a token to compute.
+    /// Makes the last block of a sequence, which `tokens` do not fill, available to one other that begins like it. A
+    /// sequence with states could not go on from the middle of a block.
+    pub fn publish_rest(&mut self, sequence: usize, hash: u128, tokens: &[u32]) {
+        if let (Some(block), None) = (self.sequences[sequence].blocks.last(), &self.states) {
+            self.pool.publish_rest(*block, hash, tokens);
+        }
+    }
+
+    /// The published blocks that hold the start of `tokens` and leave a token to compute: whole blocks, and after the
+    /// last a part of one that no sequence uses.
     pub fn find_prefix(&self, hasher: &PrefixHasher, tenant: Option<&str>, tokens: &[u32]) -> Prefix {
-        let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0 };
+        let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0, rest: None };
         let most = tokens.len().saturating_sub(1) / BLOCK_SIZE;
         // A model with states needs the state after the prefix as well.
         let (mut hash, mut usable) = (found.hash, 0);
@@ -208,6 +217,8 @@ impl KvCache {
         }
         found.blocks.truncate(usable);
         found.idle = found.blocks.iter().filter(|block| self.pool.is_idle(**block)).count();
+        let left = tokens.get(found.tokens()..tokens.len().saturating_sub(1)).unwrap_or_default();
+        found.rest = self.pool.find_rest(hasher.rest(found.hash), left);
         found
     }
 
@@ -217,8 +228,11 @@ impl KvCache {
         for block in &prefix.blocks {
             self.pool.share(*block);
         }
+        if let Some((block, _)) = prefix.rest {
+            self.pool.claim(block);
+        }
         let s = &mut self.sequences[sequence];
-        s.blocks.extend(&prefix.blocks);
+        s.blocks.extend(prefix.blocks.iter().copied().chain(prefix.rest.map(|(block, _)| block)));
         s.len = prefix.tokens();
         if let Some(states) = &mut self.states {
             states.adopt(sequence, prefix.hash, prefix.tokens());
@@ -250,12 +264,14 @@ pub(crate) struct Prefix {
     blocks: Vec<u32>,
     /// How many of the blocks no sequence uses now.
     pub idle: usize,
+    /// A block after them that no sequence uses, and how many of its positions hold tokens of the prompt.
+    rest: Option<(u32, usize)>,
 }
 
 impl Prefix {
     /// The tokens that need not be computed.
     pub fn tokens(&self) -> usize {
-        self.blocks.len() * BLOCK_SIZE
+        self.blocks.len() * BLOCK_SIZE + self.rest.map_or(0, |(_, tokens)| tokens)
     }
 }
 
