@@ -19,6 +19,11 @@ const STEP: usize = 512;
 /// How soon Ctrl-C and the progress bar are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Text is printed no more often than this: waking the reader for each token of a small model would slow the steps.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Events that may wait for the reader.
+const UNREAD: usize = 1024;
+
 /// An engine for one user: its whole context is allocated, and nobody hurries its reader.
 ///
 /// # Errors
@@ -35,7 +40,7 @@ pub fn engine(
     own.max_sequences = 1;
     own.context = options.context_for(&model);
     (own.kv, own.kv_memory) = (options.kv, Some(u64::MAX));
-    (own.step_tokens, own.slow_reader) = (STEP, Duration::MAX);
+    (own.step_tokens, own.unread_events, own.slow_reader) = (STEP, UNREAD, Duration::MAX);
     // Which tokens are guessed depends on the time that steps take, and their number may change how sums are rounded.
     own.speculation = if !speculation.is_given() && repeatable { Speculation::Off } else { speculation.chosen()? };
     Ok(Engine::with_draft(Arc::new(model), own, draft.as_ref())?)
@@ -153,6 +158,9 @@ impl<'a> Text<'a> {
                     return Ok(piece.map(|piece| piece.text));
                 }
                 Some(Source::Engine { engine, events, before }) => {
+                    if self.first.is_some() && !events.wait(Duration::ZERO) {
+                        std::thread::sleep(PAUSE);
+                    }
                     if !events.wait(LOOK) {
                         if self.first.is_none() {
                             let done = engine.stats().step_tokens - before.step_tokens;
@@ -169,12 +177,15 @@ impl<'a> Text<'a> {
                             self.count(generated);
                             return Ok(Some(text));
                         }
-                        Some(Event::Finished { reason, usage, .. }) => {
+                        Some(Event::Finished { reason, usage, timings, .. }) => {
                             let stats = engine.stats();
                             self.counts.guessed = stats.guessed_tokens - before.guessed_tokens;
                             self.counts.accepted = stats.accepted_tokens - before.accepted_tokens;
                             self.finish = Some(reason);
                             self.count(usage.generated_tokens);
+                            // As measured where the text was made, not where it is read.
+                            self.counts.prompt_time = timings.queued + timings.prompt;
+                            self.counts.decode_time = timings.decode;
                             return Ok(None);
                         }
                         Some(Event::Failed(failure)) => return Err(failure.into()),
