@@ -107,6 +107,9 @@ pub struct ServeArgs {
     /// Unload a model that was idle for so many seconds; its next request loads it again [default: models stay]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub unload_after: Option<u32>,
+    /// Let clients keep conversations, with what is computed of them, in files of this folder (POST /slots/ID)
+    #[arg(long, value_name = "DIR")]
+    pub slot_save_path: Option<PathBuf>,
     /// Name or address of the interface to listen on; 0.0.0.0 is every one
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
