@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod constraint;
 mod embed;
 mod imatrix;
 mod load;
@@ -17,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+pub use constraint::ConstraintArgs;
 pub use embed::{EmbedArgs, Pool, RerankArgs};
 pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
@@ -242,7 +244,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     #[command(flatten)]
+    pub constraint: ConstraintArgs,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]
@@ -272,8 +278,16 @@ pub struct ChatArgs {
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
+    /// Continue the conversation of this file, if there is one, and save it there at the end: its text, and what is
+    /// computed of it, so that even a long one goes on at once
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
+    #[command(flatten)]
+    pub constraint: ConstraintArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]

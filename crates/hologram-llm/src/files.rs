@@ -137,6 +137,14 @@ impl ModelFiles {
         }
     }
 
+    /// The mapped files with weights.
+    pub(crate) fn maps(&self) -> Vec<&[u8]> {
+        match self {
+            ModelFiles::Gguf(file) => file.parts().iter().map(|part| part.bytes()).collect(),
+            ModelFiles::Folder(folder) => folder.maps(),
+        }
+    }
+
     /// The end-of-text and end-of-turn tokens of the metadata.
     ///
     /// # Errors

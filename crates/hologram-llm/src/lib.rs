@@ -10,6 +10,7 @@
 //! ```
 
 mod chat;
+mod checksum;
 mod embed;
 pub mod engine;
 mod error;
@@ -27,6 +28,7 @@ mod random;
 pub mod safetensors;
 pub mod sampling;
 mod session;
+mod snapshot;
 mod stop;
 pub mod tokenizer;
 mod weights;
@@ -51,6 +53,7 @@ pub use models::{
 pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
+pub use snapshot::Snapshot;
 
 /// The code of the documents, compiled and run.
 #[cfg(doctest)]

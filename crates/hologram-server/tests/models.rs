@@ -216,3 +216,42 @@ fn idle_models_are_unloaded_and_come_again() {
     assert_eq!(text(&server), first);
     assert_eq!((loads.of(0), loads.of(1)), (2, 0));
 }
+
+/// Ollama's `keep_alive`: at once, after a time, never; whatever `--unload-after` says.
+#[test]
+fn clients_say_how_long_a_model_stays() {
+    let (server, loads) = serve(Options { unload_after: Some(Duration::from_millis(400)), ..options() });
+    let ask = |model: &str, prompt: &str, keep: Value| {
+        let body = json!({"model": model, "prompt": prompt, "stream": false, "options": {"num_predict": 1}, "keep_alive": keep});
+        let answer = server.post("/api/generate", &body);
+        (answer.status, answer.json()["done_reason"].as_str().unwrap_or_default().to_string())
+    };
+    let done = |reason: &str| (200, reason.to_string());
+    // To unload what is not loaded loads nothing.
+    assert_eq!((ask("a", "", json!(0)), loads.of(0)), (done("unload"), 0));
+    assert_eq!(ask("c", "", json!(0)).0, 404);
+    // At once after the reply.
+    assert_eq!(ask("a", "Hi", json!(0)), done("length"));
+    wait_for(&server, "a", "unloaded");
+    // For ever, beside one that goes.
+    assert_eq!(ask("a", "", json!(-1)), done("load"));
+    assert_eq!(ask("b", "Hi", json!("1ms")), done("length"));
+    wait_for(&server, "b", "unloaded");
+    assert_eq!(server.post("/api/chat", &json!({"model": "b", "messages": []})).json()["done_reason"], "load");
+    // As the server's option says.
+    wait_for(&server, "b", "unloaded");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!((status(&server, "a"), loads.of(0), loads.of(1)), ("loaded".into(), 2, 2));
+    assert_eq!(ask("a", "", json!("0s")), done("unload"));
+    wait_for(&server, "a", "unloaded");
+    assert!(loads.models.lock().unwrap().iter().all(|model| model.strong_count() == 0));
+    for wrong in [json!("soon"), json!(true), json!("5d")] {
+        assert_eq!(ask("a", "Hi", wrong).0, 400);
+    }
+
+    // Without the option, too.
+    let (server, _) = serve(options());
+    let body = json!({"model": "a", "prompt": "Hi", "stream": false, "keep_alive": "50ms"});
+    assert_eq!(server.post("/api/generate", &body).status, 200);
+    wait_for(&server, "a", "unloaded");
+}

@@ -143,6 +143,11 @@ impl Folder {
         })
     }
 
+    /// The mapped files with weights.
+    pub(crate) fn maps(&self) -> Vec<&[u8]> {
+        self.shards.iter().map(|shard| &**shard.map as &[u8]).collect()
+    }
+
     /// End-of-text tokens: those of `generation_config.json`, else of `config.json`.
     ///
     /// # Errors

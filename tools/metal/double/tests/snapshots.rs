@@ -1,0 +1,18 @@
+//! Sequences that leave a session on the Metal backend and come back.
+
+use hologram_core::Executor;
+use metal_double as _;
+use scratch::Scratch;
+
+#[path = "../../../../crates/hologram-llm/tests/common/scratch.rs"]
+mod scratch;
+#[path = "../../../../crates/hologram-llm/tests/common/snapshots.rs"]
+mod snapshots;
+
+const FIXTURES: &str = "../../../crates/hologram-llm/tests/fixtures";
+
+#[test]
+fn sequences_leave_a_session_and_come_back() {
+    let folder = Scratch::new("snapshots-metal");
+    assert_eq!(snapshots::check(&Executor::open("metal", None).unwrap(), &folder.0), 18);
+}
