@@ -53,9 +53,40 @@ impl Pooling {
         }
     }
 
+    /// Llama.cpp's number.
+    fn number(self) -> u32 {
+        match self {
+            Pooling::None => 0,
+            Pooling::Mean => 1,
+            Pooling::Cls => 2,
+            Pooling::Last => 3,
+        }
+    }
+
     /// What a model of this kind usually has.
     fn usual(config: &Config) -> Pooling {
         if config.bidirectional { Pooling::Mean } else { Pooling::Last }
+    }
+}
+
+/// What GGUF files hold of the modules of a folder.
+pub(crate) struct AfterLayers {
+    /// `pooling_type`.
+    pub pooling: Option<u32>,
+    /// The matrices behind the pooling, `[outputs, inputs]`.
+    pub matrices: Vec<hologram_core::Tensor>,
+}
+
+impl AfterLayers {
+    /// Reads the modules of a folder, if it has such.
+    ///
+    /// # Errors
+    /// When they are damaged, or GGUF files cannot hold them.
+    pub fn of(folder: &std::path::Path, executor: &Executor) -> Result<AfterLayers> {
+        let Some(modules) = Modules::read(folder)? else {
+            return Ok(AfterLayers { pooling: None, matrices: Vec::new() });
+        };
+        Ok(AfterLayers { pooling: modules.pooling.map(Pooling::number), matrices: modules.matrices(executor)? })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hologram_core::Executor;
+use hologram_core::{Executor, Tensor};
 use serde_json::{Map, Value};
 
 use super::Pooling;
@@ -54,6 +54,19 @@ impl Modules {
             }
         }
         Ok(Some(modules))
+    }
+
+    /// The matrices `[outputs, inputs]` alone, in their order.
+    ///
+    /// # Errors
+    /// When one is missing or damaged, or there is more than a matrix.
+    pub fn matrices(&self, executor: &Executor) -> Result<Vec<Tensor>> {
+        let matrix = |folder: &PathBuf| {
+            let what = "writing a module with a bias or an activation as a GGUF file".into();
+            let more = LlmError::Unsupported { path: folder.clone(), what, supported: String::new() };
+            dense(folder, executor)?.matrix().cloned().ok_or(more)
+        };
+        self.dense.iter().map(matrix).collect()
     }
 
     /// The matrices on a device.

@@ -1,4 +1,5 @@
-//! Falcon-H1 (TII, 2025, arXiv:2507.22448): attention and Mamba2 beside each other in every layer, with factors of products.
+//! Falcon-H1 (TII, 2025, arXiv:2507.22448): attention and Mamba2 beside each other in every layer, with factors of
+//! products.
 
 use hologram_core::Graph;
 

@@ -99,6 +99,7 @@ pub static GEMMA4: Architecture = Architecture {
             ("ffn_gate_inp", "router.proj"),
             ("ffn_gate_inp.scale", "router.scale$"),
             ("ffn_gate_exps", "experts.gate_up_proj$"),
+            ("ffn_gate_up_exps", "experts.gate_up_proj$"),
             ("ffn_up_exps", "experts.gate_up_proj$"),
             ("ffn_down_exps", "experts.down_proj$"),
             ("ffn_down_exps.scale", "router.per_expert_scale$"),

@@ -76,6 +76,18 @@ impl Head {
         Ok(Head(first.into_iter().chain(last).collect()))
     }
 
+    /// The matrix, if there is nothing else.
+    pub fn matrix(&self) -> Option<&Tensor> {
+        match &self.0[..] {
+            [dense @ Dense { activation: Activation::Identity, norm: None, linear }]
+                if linear.bias.is_none() && linear.scale.is_none() =>
+            {
+                Some(&dense.linear.weight)
+            }
+            _ => None,
+        }
+    }
+
     /// Numbers of a result; `width` without networks.
     pub fn outputs(&self, width: usize) -> usize {
         self.0.last().map_or(width, Dense::outputs)

@@ -56,6 +56,11 @@ impl Latent {
         Ok(latent)
     }
 
+    /// YaRN's factor for the whole head in a factor of scores.
+    pub(crate) fn growth(&self, scores: f32) -> f64 {
+        (f64::from(scores) * ((self.plain + self.rotated) as f64).sqrt()).sqrt()
+    }
+
     /// The factor of scores, with that of YaRN for the whole head.
     pub(crate) fn score_factor(&self, yarn: f64) -> f32 {
         (yarn * yarn / ((self.plain + self.rotated) as f64).sqrt()) as f32

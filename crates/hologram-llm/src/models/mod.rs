@@ -4,6 +4,7 @@ mod bitnet;
 mod blocks;
 mod cohere2;
 pub(crate) mod config;
+mod config_gguf;
 pub(crate) mod config_json;
 mod config_unknown;
 pub(crate) mod decoder;
@@ -37,6 +38,7 @@ mod smollm3;
 mod starcoder2;
 
 use blocks::LayerFn;
+pub(crate) use blocks::MAMBA_PARTS as MAMBA_MULTIPLIERS;
 pub use experts::{ExpertRule, Experts};
 use hologram_core::ops::RopeStyle;
 pub use latent::Latent;

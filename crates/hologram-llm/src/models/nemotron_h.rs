@@ -1,5 +1,5 @@
-//! Nemotron-H (NVIDIA, 2025, arXiv:2504.03624) and Nemotron 3: layers of Mamba2, attention without rotary embedding, or a
-//! network with squared ReLU, of experts in the newer ones.
+//! Nemotron-H (NVIDIA, 2025, arXiv:2504.03624) and Nemotron 3: layers of Mamba2, attention without rotary embedding, or
+//! a network with squared ReLU, of experts in the newer ones.
 
 use hologram_core::{Graph, NodeId};
 

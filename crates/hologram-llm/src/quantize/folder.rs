@@ -9,21 +9,23 @@ use std::sync::Arc;
 use hologram_backends::{Binding, Buffer, DType, ForeignMemory};
 use hologram_core::{Executor, Tensor};
 
+use super::forms::{Form, Make, RowsOf, forms, joined};
 use super::metadata::{self, Stored};
 use super::recipe::Facts;
 use super::{Output, QuantizeOptions, Quantized, Rows};
+use crate::embed::AfterLayers;
 use crate::error::{LlmError, Result};
 use crate::gguf::{GgufFile, NewTensor, TensorType};
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
-use crate::models::rope::{RopeScaling, source_row};
+use crate::models::rope::RopeScaling;
 use crate::safetensors::{Folder, FolderWeights};
 use crate::tokenizer::{Tokenizer, to_gguf};
 use crate::weights::Weights;
 
 /// How the layers load a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub(super) enum Kind {
     Matrix,
     Experts,
     Vector,
@@ -34,10 +36,10 @@ enum Kind {
 
 /// A tensor that the layers load.
 #[derive(Clone, Debug)]
-struct Wanted {
-    name: String,
-    kind: Kind,
-    shape: Vec<usize>,
+pub(super) struct Wanted {
+    pub name: String,
+    pub kind: Kind,
+    pub shape: Vec<usize>,
 }
 
 /// Notes what is loaded, and gives tensors whose memory is never touched.
@@ -124,6 +126,10 @@ impl Weights for Recorder<'_> {
         Ok(None)
     }
 
+    fn skip(&self, name: &str) {
+        self.inner.skip(name);
+    }
+
     fn finish(&self, _: Range<usize>) -> Result<()> {
         Ok(())
     }
@@ -165,6 +171,21 @@ impl Loaded {
         })
     }
 
+    /// A row of a GGUF file's tensor.
+    fn made(&self, rows: &RowsOf, row: usize, values: &mut [f32]) -> Result<()> {
+        self.row(rows.pick.as_ref().map_or(row, |pick| pick(row)), values)?;
+        if let Some(columns) = &rows.columns {
+            let own = values.to_vec();
+            values.iter_mut().zip(columns).for_each(|(v, column)| *v = own.get(*column).copied().unwrap_or(f32::NAN));
+        }
+        let of_row = rows.factors.as_ref().and_then(|factors| factors.get(row)).copied().unwrap_or(1.0);
+        let factor = of_row * rows.factor.unwrap_or(1.0);
+        if factor != 1.0 {
+            values.iter_mut().for_each(|v| *v *= factor);
+        }
+        Ok(())
+    }
+
     fn row(&self, row: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; self.format.bytes(1, values.len()).unwrap_or(0)];
         self.executor.backend().copy_from_buffer(&self.buffer, self.start + row * bytes.len(), &mut bytes)?;
@@ -192,25 +213,36 @@ pub(super) fn quantize(
 ) -> Result<Quantized> {
     let config = folder.config()?;
     let architecture = config.architecture;
-    if architecture.latent || architecture.state.is_some() || architecture.encoder.is_some() {
-        return Err(unsupported(
-            folder,
-            format!("writing a folder of {} as a GGUF file", architecture.folder.model_type),
-        ));
+    if architecture.latent && config.rope != architecture.rope {
+        return Err(unsupported(folder, "writing latent attention with rope_interleave false as a GGUF file".into()));
     }
     // The device whose weights all have the layout of files.
     let executor = Executor::open("reference", None)?;
     let weights = FolderWeights::new(&executor, folder, &architecture.folder)?;
     let largest = folder.tensors().map(|t| t.bytes).max().unwrap_or(0);
     // A byte holds at most four elements.
-    let wanted = wanted(&config, &weights, largest.saturating_mul(4))?;
+    let wanted = joined(&config, wanted(&config, &weights, largest.saturating_mul(4))?);
 
     let has_output = wanted.iter().any(|tensor| tensor.name == "output.weight");
     let facts = Facts::of_config(&config, has_output, options.importance.is_some());
     let mut names = Vec::new();
-    let factors = rope_factors(&config);
-    names.extend(factors.iter().map(|(name, values)| (name.to_string(), vec![values.len()])));
-    names.extend(wanted.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())));
+    let modules = AfterLayers::of(folder.path(), &executor)?;
+    let mut computed: Vec<(&str, Vec<usize>, Vec<f32>)> =
+        rope_factors(&config).into_iter().map(|(name, values)| (name, vec![values.len()], values)).collect();
+    let matrices = ["dense_2.weight", "dense_3.weight"];
+    if modules.matrices.len() > matrices.len() {
+        return Err(unsupported(folder, format!("writing {} matrices of modules", modules.matrices.len())));
+    }
+    for (name, matrix) in matrices.into_iter().zip(&modules.matrices) {
+        let shape = matrix.shape().to_vec();
+        let mut values = vec![0.0; shape.iter().product()];
+        let loaded = Loaded::of(matrix, None).ok_or_else(|| unsupported(folder, format!("reading tensor {name}")))?;
+        loaded.row(0, &mut values)?;
+        computed.push((name, shape, values));
+    }
+    names.extend(computed.iter().map(|(name, shape, _)| (name.to_string(), shape.clone())));
+    let forms: Vec<Vec<Form>> = wanted.iter().map(|tensor| forms(&config, tensor, !has_output)).collect();
+    names.extend(forms.iter().flatten().map(|form| (form.name.clone(), form.shape.clone())));
     options.check_names(folder.path(), names.iter().map(|(name, _)| name.as_str()))?;
     let mut tensors = Vec::with_capacity(names.len());
     for (name, shape) in names {
@@ -220,7 +252,10 @@ pub(super) fn quantize(
         tensors.push(NewTensor { name, shape, ty });
     }
 
-    let mut keys = metadata::of_config(&config);
+    let mut keys = metadata::of_config(&config, &widths(&config, &wanted));
+    if let Some(pooling) = modules.pooling {
+        keys.push((format!("{}.pooling_type", metadata::architecture(&config)), Stored::U32(pooling)));
+    }
     keys.extend(to_gguf::of_folder(folder.path(), &folder.end_tokens()?, config.vocab)?);
     keys.push(("general.file_type".into(), Stored::U32(options.recipe.file_type)));
     keys.push(("general.quantization_version".into(), Stored::U32(2)));
@@ -235,36 +270,44 @@ pub(super) fn quantize(
     let total = wanted.iter().map(|t| t.shape.iter().product::<usize>() as u64 * 2).sum();
     let pairs = keys.iter().filter_map(|(key, value)| Some((key.as_str(), value.value()?)));
     let mut output = Output::create(out, pairs, &tensors, total, progress)?;
-    let (first, rest) = tensors.split_at(factors.len());
-    for ((_, values), new) in factors.iter().zip(first) {
-        let read = |_: usize, row: &mut [f32]| -> Result<()> {
-            row.copy_from_slice(values);
+    let (first, rest) = tensors.split_at(computed.len());
+    for ((_, shape, values), new) in computed.iter().zip(first) {
+        let row_len = shape.last().copied().unwrap_or(1);
+        let read = |row: usize, out: &mut [f32]| -> Result<()> {
+            out.copy_from_slice(&values[row * row_len..(row + 1) * row_len]);
             Ok(())
         };
-        output.tensor(folder.path(), &Rows { rows: 1, row_len: values.len(), read: &read }, new, options, 0)?;
+        let rows = values.len() / row_len.max(1);
+        output.tensor(folder.path(), &Rows { rows, row_len, read: &read }, new, options, 0)?;
     }
-    let permuted = architecture.folder.rope != architecture.rope;
-    let reordered = |row: usize| source_row(row, config.head_dim, architecture.rope);
-    for (tensor, new) in wanted.iter().zip(rest) {
+    let mut rest = rest.iter();
+    for (tensor, forms) in wanted.iter().zip(&forms) {
         let loaded = load(&weights, tensor)?;
         let loaded = loaded.ok_or_else(|| unsupported(folder, format!("reading tensor {}", tensor.name)))?;
-        let part = tensor.name.split('.').nth(2).unwrap_or_default();
-        let turn = permuted && matches!(part, "attn_q" | "attn_k");
-        // The elements of a bias are those of rows.
-        let bias = turn && tensor.shape.len() == 1;
-        let read = |row: usize, values: &mut [f32]| -> Result<()> {
-            if bias {
-                let mut own = vec![0.0; values.len()];
-                loaded.row(0, &mut own)?;
-                values.iter_mut().enumerate().for_each(|(i, v)| *v = own[reordered(i)]);
-                return Ok(());
-            }
-            loaded.row(if turn { reordered(row) } else { row }, values)
-        };
-        let row_len = tensor.shape.last().copied().unwrap_or(1);
-        let rows = tensor.shape.iter().rev().skip(1).product();
-        let size = tensor.shape.iter().product::<usize>() as u64 * 2;
-        output.tensor(folder.path(), &Rows { rows, row_len, read: &read }, new, options, size)?;
+        let size = tensor.shape.iter().product::<usize>() as u64 * 2 / forms.len().max(1) as u64;
+        for (form, new) in forms.iter().zip(&mut rest) {
+            let row_len = form.shape.last().copied().unwrap_or(1);
+            let rows = form.shape.iter().rev().skip(1).product();
+            let all = match &form.make {
+                Make::Rows(_) => None,
+                Make::All(make) => {
+                    let mut values = vec![0.0; tensor.shape.iter().product()];
+                    loaded.row(0, &mut values)?;
+                    Some(make(values))
+                }
+            };
+            let read = |row: usize, values: &mut [f32]| -> Result<()> {
+                match (&form.make, &all) {
+                    (Make::Rows(of), _) => loaded.made(of, row, values),
+                    (_, all) => {
+                        let own = all.as_ref().and_then(|all| all.get(row * row_len..(row + 1) * row_len));
+                        values.copy_from_slice(own.unwrap_or(&vec![f32::NAN; row_len]));
+                        Ok(())
+                    }
+                }
+            };
+            output.tensor(folder.path(), &Rows { rows, row_len, read: &read }, new, options, size)?;
+        }
         folder.release();
     }
     unused(&weights)?;
@@ -272,8 +315,28 @@ pub(super) fn quantize(
     output.finish()
 }
 
+/// The width of each layer's network, where layers have one.
+fn widths(config: &Config, wanted: &[Wanted]) -> Vec<usize> {
+    let of = |layer: usize| {
+        let matrix = |part: &str| {
+            let name = format!("blk.{layer}.{part}.weight");
+            wanted.iter().find(|tensor| tensor.name == name)
+        };
+        match (matrix("ffn_up"), matrix("ffn_up_exps")) {
+            (Some(up), _) => up.shape[0],
+            (None, Some(up)) => up.shape[1],
+            (None, None) => 0,
+        }
+    };
+    (0..config.layers).map(of).collect()
+}
+
 /// The tensors of rotary factors: those of LongRoPE, and what Llama 3's scaling divides frequencies by.
 fn rope_factors(config: &Config) -> Vec<(&'static str, Vec<f32>)> {
+    if let (Some([factors, _]), false) = (&config.rope_factors, matches!(config.rope_scaling, RopeScaling::Long { .. }))
+    {
+        return vec![("rope_freqs.weight", factors.clone())];
+    }
     if let Some([short, long]) = &config.rope_factors {
         return vec![("rope_factors_long.weight", long.clone()), ("rope_factors_short.weight", short.clone())];
     }
@@ -310,7 +373,9 @@ fn check(folder: &Folder, config: &Config, keys: &[(String, Stored)]) -> Result<
     let pairs = keys.iter().filter_map(|(key, value)| Some((key.as_str(), value.value()?)));
     let ty = TensorType::of(DType::F16).ok_or_else(|| unsupported(folder, "F16".into()))?;
     let embedding = NewTensor { name: "token_embd.weight".into(), shape: vec![config.vocab, config.width], ty };
-    let file = GgufFile::without_data(folder.path(), pairs, &[embedding])?;
+    let segments = NewTensor { name: "token_types.weight".into(), shape: vec![config.segments, config.width], ty };
+    let some = if config.segments > 0 { vec![embedding, segments] } else { vec![embedding] };
+    let file = GgufFile::without_data(folder.path(), pairs, &some)?;
     if let Some(difference) = metadata::difference(config, &Config::from_gguf(&file)?) {
         return Err(unsupported(folder, format!("writing this model as a GGUF file ({difference})")));
     }

@@ -3,7 +3,7 @@
 use crate::gguf::{Numbers, Strings, Value, ValueType};
 use crate::models::config::Config;
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention};
-use crate::models::{NormKind, RotaryLayers, Scale, Windows};
+use crate::models::{Latent, NormKind, Recurrent, RotaryLayers, Scale, StateRule, Varied, Windows};
 
 /// A value of a key.
 #[derive(Clone)]
@@ -37,16 +37,20 @@ pub(crate) type Metadata = Vec<(String, Stored)>;
 /// The architecture's name in GGUF files.
 pub(crate) fn architecture(c: &Config) -> &'static str {
     match c.architecture.names {
-        [_, encoder, ..] if c.bidirectional => encoder,
+        [_, encoder, ..] if c.bidirectional && c.architecture.encoder.is_none() => encoder,
+        [_, with_experts] if c.architecture.state.is_some() && c.experts.is_some() => with_experts,
         [name, ..] => name,
         // Those of models whose GGUF files have another one's name.
         [] if c.architecture.folder.model_type == "olmo3" => "olmo2",
+        [] if c.architecture.latent => "deepseek2",
+        [] if c.architecture.encoder.is_some() => "bert",
         [] => "llama",
     }
 }
 
-/// The hyperparameters' keys and values. What they cannot express is found by reading them back.
-pub(crate) fn of_config(c: &Config) -> Metadata {
+/// The hyperparameters' keys and values. What they cannot express is found by reading them back. `widths`: those of
+/// each layer's network.
+pub(crate) fn of_config(c: &Config, widths: &[usize]) -> Metadata {
     let name = architecture(c);
     let mut keys: Metadata = vec![
         ("general.architecture".into(), Stored::Text(name.into())),
@@ -57,11 +61,71 @@ pub(crate) fn of_config(c: &Config) -> Metadata {
     add("block_count", whole(c.layers));
     add("context_length", whole(c.context));
     add("embedding_length", whole(c.width));
-    add("feed_forward_length", whole(c.ffn));
+    let list = |numbers: &mut dyn Iterator<Item = usize>| {
+        let bytes = numbers.flat_map(|n| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes()).collect();
+        Stored::List(ValueType::U32, bytes)
+    };
+    let alone = c.architecture.state == Some(StateRule::MambaAlone);
+    // The widths of experts and of other networks have keys of their own.
+    let differ = c.experts.is_none() && widths.iter().any(|n| Some(n) != widths.first());
+    let varied = c.architecture.varied == Varied::Sizes;
+    add(
+        "feed_forward_length",
+        match alone || varied && differ {
+            true => list(&mut widths.iter().copied()),
+            false => whole(c.ffn),
+        },
+    );
     add("attention.head_count", whole(c.heads));
-    add("attention.head_count_kv", whole(c.kv_heads));
+    let heads_of = |i: usize| if c.attends[i] { c.heads_of(i).kv_heads } else { 0 };
+    // Each layer of which number has attention, if that is the rule.
+    let is_heads = matches!(c.architecture.state, Some(StateRule::Heads { .. }));
+    let every = (1..=c.layers).find(|n| is_heads && (0..c.layers).all(|i| c.attends[i] == (i + 1).is_multiple_of(*n)));
+    every.into_iter().for_each(|n| add("full_attention_interval", whole(n)));
+    let of_layers = every.is_none() && c.attends.contains(&false) || varied;
+    let heads = match of_layers && (0..c.layers).any(|i| heads_of(i) != heads_of(0)) {
+        true => list(&mut (0..c.layers).map(heads_of)),
+        false => whole(c.kv_heads),
+    };
+    add("attention.head_count_kv", heads);
     add("attention.key_length", whole(c.head_dim));
-    add("attention.value_length", whole(c.head_dim));
+    add("attention.value_length", whole(c.latent.map_or(c.head_dim, |latent| latent.rank)));
+    if let Some(Latent { rank, plain, rotated, value, q_rank }) = c.latent {
+        add("attention.key_length_mla", whole(plain + rotated));
+        add("attention.value_length_mla", whole(value));
+        add("attention.kv_lora_rank", whole(rank));
+        q_rank.into_iter().for_each(|rank| add("attention.q_lora_rank", whole(rank)));
+    }
+    if let Some(r) = &c.recurrent {
+        match r.heads {
+            None => add("shortconv.l_cache", whole(r.conv)),
+            Some(h) => {
+                add("ssm.conv_kernel", whole(r.conv));
+                add("ssm.state_size", whole(h.key));
+                add("ssm.group_count", whole(h.groups));
+                add("ssm.time_step_rank", whole(h.heads));
+                add("ssm.inner_size", whole(h.heads * h.value));
+            }
+        }
+    }
+    if c.architecture.varied != Varied::Never {
+        add("attention.shared_kv_layers", whole(c.sharing));
+        add("embedding_length_per_layer_input", whole(c.layer_input));
+    }
+    if varied {
+        let own = c.windowed.map_or(c.head_dim, |own| own.head_dim);
+        for key in ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"] {
+            add(key, whole(own));
+        }
+    }
+    if c.branches > 1 {
+        add("altup.active_idx", whole(0));
+        add("altup.num_inputs", whole(c.branches));
+    }
+    if !c.cuts.is_empty() {
+        let cuts = c.cuts.iter().flat_map(|cut| cut.unwrap_or(f32::NEG_INFINITY).to_le_bytes()).collect();
+        add("activation_sparsity_scale", Stored::List(ValueType::F32, cuts));
+    }
     let eps = match c.architecture.norm {
         NormKind::Rms => "attention.layer_norm_rms_epsilon",
         NormKind::Layer => "attention.layer_norm_epsilon",
@@ -81,7 +145,15 @@ pub(crate) fn of_config(c: &Config) -> Metadata {
             add("rope.scaling.factor", Stored::F32(factor as f32));
             add("rope.scaling.yarn_beta_fast", Stored::F32(beta_fast as f32));
             add("rope.scaling.yarn_beta_slow", Stored::F32(beta_slow as f32));
-            add("rope.scaling.attn_factor", Stored::F32((attention / yarn_attention(factor)) as f32));
+            // Latent attention has a factor of scores that grows with this one.
+            let growth = c.latent.zip(c.scales.attention).map(|(latent, scale)| latent.growth(scale));
+            match growth.filter(|growth| *growth > 1.0 && factor > 1.0) {
+                Some(growth) => {
+                    add("rope.scaling.yarn_log_multiplier", Stored::F32(((growth - 1.0) / factor.ln()) as f32));
+                    add("rope.scaling.attn_factor", Stored::F32(attention as f32));
+                }
+                None => add("rope.scaling.attn_factor", Stored::F32((attention / yarn_attention(factor)) as f32)),
+            }
             original = Some(own as usize);
         }
         RopeScaling::Long { original: own, attention } => {
@@ -110,7 +182,8 @@ pub(crate) fn of_config(c: &Config) -> Metadata {
             kind @ (Windows::AllExceptEach(_) | Windows::ExceptEach(_)) => kind,
             _ => Windows::All,
         };
-        if (0..c.layers).any(|i| usual.slides(i) != c.windows[i].is_some()) {
+        let always = c.architecture.varied != Varied::Never;
+        if always || (0..c.layers).any(|i| usual.slides(i) != c.windows[i].is_some()) {
             let slides = c.windows.iter().map(|window| u8::from(window.is_some())).collect();
             add("attention.sliding_window_pattern", Stored::List(ValueType::Bool, slides));
         }
@@ -144,6 +217,10 @@ pub(crate) fn of_config(c: &Config) -> Metadata {
         if e.groups.0 > 1 {
             add("expert_group_count", whole(e.groups.0));
             add("expert_group_used_count", whole(e.groups.1));
+        }
+        e.latent.into_iter().for_each(|n| add("moe_latent_size", whole(n)));
+        if let Some(shared) = e.shared.filter(|_| alone || c.latent.is_some()) {
+            add("expert_shared_count", whole(if alone { 1 } else { shared / e.ffn.max(1) }));
         }
         if e.first > 0 {
             add("leading_dense_block_count", whole(e.first));
@@ -184,6 +261,8 @@ pub(crate) fn difference(want: &Config, got: &Config) -> Option<String> {
     let scaled = scales(want).iter().zip(&scales(got)).all(|(a, b)| near(*a, *b));
     let scaled = (!scaled).then(|| format!("scales: {:?} would be read as {:?}", want.scales, got.scales));
     let growth = |c: &Config| c.query_growth.map(|g| (g.beta as f32, g.original));
+    // The order of heads is that of the tensors.
+    let recurrent = |c: &Config| c.recurrent.map(|r| Recurrent { tiled: false, ..r });
     let experts = |c: &Config| format!("{:?}", c.experts);
     same!(
         layers,
@@ -202,8 +281,9 @@ pub(crate) fn difference(want: &Config, got: &Config) -> Option<String> {
         rope_base,
         rotary,
         windows,
+        branches,
+        cuts,
         latent,
-        recurrent,
         recurs,
         attends,
         ternary,
@@ -215,6 +295,7 @@ pub(crate) fn difference(want: &Config, got: &Config) -> Option<String> {
         pair("local_rope_base", local(want), local(got)),
         pair("query_growth", format!("{:?}", growth(want)), format!("{:?}", growth(got))),
         pair("experts", experts(want), experts(got)),
+        pair("recurrent", format!("{:?}", recurrent(want)), format!("{:?}", recurrent(got))),
         rotary,
         scaled,
     ])

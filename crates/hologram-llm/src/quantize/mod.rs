@@ -1,6 +1,7 @@
 //! Quantizes the tensors of a model into a GGUF file, a piece at a time.
 
 mod folder;
+mod forms;
 mod importance;
 pub(crate) mod metadata;
 mod recipe;

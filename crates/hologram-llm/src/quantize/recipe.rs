@@ -101,9 +101,18 @@ impl Facts {
 
     /// The type of a tensor; `None`: as it is in the file.
     pub fn choose(&self, recipe: Recipe, name: &str, shape: &[usize]) -> Option<DType> {
-        let kept =
-            ["_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d.weight", "position_embd.weight", "token_types.weight"];
-        if shape.len() < 2 || !name.ends_with("weight") || kept.iter().any(|end| name.ends_with(end)) {
+        // Small matrices, and those on which much depends.
+        let kept = [
+            "_norm.weight",
+            "ffn_gate_inp.weight",
+            "ssm_conv1d.weight",
+            "shortconv.conv.weight",
+            "position_embd.weight",
+            "token_types.weight",
+            "per_layer_model_proj.weight",
+        ];
+        let is_kept = kept.iter().any(|end| name.ends_with(end)) || name.contains("altup") || name.contains("laurel");
+        if shape.len() < 2 || !name.ends_with("weight") || is_kept {
             return None;
         }
         let wanted = if recipe.is_plain() { recipe.most } else { self.mixed(recipe, name) };

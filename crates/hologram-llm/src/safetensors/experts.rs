@@ -25,7 +25,9 @@ impl FolderWeights<'_> {
     fn part(&self, ours: &str, rows: usize) -> Part {
         let is_up = ours.contains("_up_");
         match self.names.experts {
-            _ if !is_up && !ours.contains("_gate_") => Part { total: rows, first: 0, step: 1 },
+            _ if !is_up && !ours.contains("_gate_") || ours.contains("_gate_up_") => {
+                Part { total: rows, first: 0, step: 1 }
+            }
             ExpertFiles::Interleaved => Part { total: 2 * rows, first: usize::from(is_up), step: 2 },
             _ => Part { total: 2 * rows, first: if is_up { rows } else { 0 }, step: 1 },
         }

@@ -7,6 +7,7 @@
 mod bpe;
 mod decode;
 mod encoders;
+mod encoders_to_gguf;
 mod index;
 pub(crate) mod json;
 mod marked;

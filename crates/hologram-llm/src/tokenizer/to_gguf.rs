@@ -7,17 +7,17 @@ use serde_json::{Map, Value};
 
 use super::json::{named_token, read, read_settings};
 use super::pre;
-use super::{Tokenizer, spm};
+use super::{Tokenizer, encoders_to_gguf, spm};
 use crate::error::{LlmError, Result};
 use crate::gguf::{Strings, ValueType};
 use crate::quantize::metadata::{Metadata, Stored};
 
 /// `tokenizer.ggml.token_type`.
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const UNKNOWN: i32 = 2;
+pub(super) const CONTROL: i32 = 3;
+pub(super) const USER_DEFINED: i32 = 4;
+pub(super) const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
 /// The keys for a folder's tokenizer with the end tokens of its settings, for an embedding of `rows` rows; none where
@@ -34,9 +34,15 @@ pub(crate) fn of_folder(folder: &Path, ends: &[u32], rows: usize) -> Result<Meta
     let fail = |reason: String| LlmError::Tokenizer { path: path.clone(), reason };
     let spec: Value = serde_json::from_slice(&bytes).map_err(|e| fail(e.to_string()))?;
     let model = &spec["model"];
-    if model["type"].as_str().is_some_and(|kind| kind != "BPE") {
-        let kind = model["type"].as_str().unwrap_or_default();
-        return Err(fail(format!("a tokenizer of the kind {kind} cannot be written to a GGUF file")));
+    match model["type"].as_str() {
+        None | Some("BPE") => {}
+        Some("WordPiece" | "Unigram") => {
+            let keys = encoders_to_gguf::of(&spec, &settings, rows).map_err(fail)?;
+            return Ok(keys.into_iter().map(|(name, value)| (format!("tokenizer.ggml.{name}"), value)).collect());
+        }
+        Some(kind) => {
+            return Err(fail(format!("a tokenizer of the kind {kind} cannot be written to a GGUF file")));
+        }
     }
 
     let vocabulary = model["vocab"].as_object().ok_or_else(|| fail("it has no vocabulary".into()))?;
@@ -157,7 +163,7 @@ fn pre_stages(spec: &Value) -> Option<std::result::Result<Vec<String>, String>> 
 }
 
 /// Whether a text begins with a space that it does not have.
-fn adds_space(spec: &Value) -> bool {
+pub(super) fn adds_space(spec: &Value) -> bool {
     let normalizer = &spec["normalizer"];
     let all = normalizer["normalizers"].as_array().map_or(vec![normalizer], |all| all.iter().collect());
     let pre = &spec["pre_tokenizer"];
