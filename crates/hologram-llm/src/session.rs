@@ -729,7 +729,7 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
     let spec = KernelSpec {
         op: Operation::Sample,
-        inputs: vec![tensor(DType::F32, &[1, vocab]), tensor(DType::F32, &[1, 2]), tensor(DType::U32, &[1, 4])],
+        inputs: vec![tensor(DType::F32, &[1, vocab]), tensor(DType::F32, &[1, 3]), tensor(DType::U32, &[1, 4])],
         output: tensor(DType::U32, &[1]),
         in_place: None,
     };

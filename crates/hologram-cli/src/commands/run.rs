@@ -163,7 +163,7 @@ impl Settings<'_> {
 enum Generator {
     Engine(Engine),
     /// A trace shows the calls of one thread, and times of the steps that a text needs.
-    Steps(Model, Box<Session>),
+    Steps(Box<(Model, Session)>),
 }
 
 impl Generator {
@@ -171,7 +171,7 @@ impl Generator {
         let Settings { options, speculation, repeatable, .. } = *settings;
         if settings.is_traced() {
             let session = model.session_for(options)?;
-            return Ok(Generator::Steps(model, Box::new(session)));
+            return Ok(Generator::Steps(Box::new((model, session))));
         }
         Ok(Generator::Engine(text::engine(model, options, speculation, repeatable, executor)?))
     }
@@ -184,7 +184,8 @@ impl Generator {
     ) -> anyhow::Result<Text<'a>> {
         match self {
             Generator::Engine(engine) => Text::of_engine(engine, settings.request(tokens), interrupted),
-            Generator::Steps(model, session) => {
+            Generator::Steps(own) => {
+                let (model, session) = &mut **own;
                 Ok(Text::of_steps(model.reply(session, &tokens, settings.options)?, interrupted))
             }
         }

@@ -63,7 +63,7 @@ impl Tensor {
             return Err(CoreError::Tensor("a view has no rows of its own: copy it first".into()));
         }
         let (ranges, rows) = (self.ranges(), self.shape.first().copied().unwrap_or(0).max(1));
-        let mixed = ranges.iter().any(|range| range.len() % rows != 0);
+        let mixed = ranges.iter().any(|range| !range.len().is_multiple_of(rows));
         if mixed || ranges.windows(2).any(|pair| pair[1].start < pair[0].end) {
             return Err(CoreError::Tensor(format!("rows of {} do not lie apart", self.format.name())));
         }

@@ -6,6 +6,9 @@ use hologram_core::Tensor;
 use super::{BLOCK_SIZE, KvCache, PrefixHasher};
 use crate::error::Result;
 
+/// The bytes of each block, and of a state.
+type Parts<'a> = (Vec<&'a [u8]>, &'a [u8]);
+
 impl KvCache {
     /// The element type of keys and values.
     pub fn format(&self) -> DType {
@@ -55,7 +58,7 @@ impl KvCache {
     }
 
     /// Cuts the bytes of `blocks` blocks, and of a state if there are tokens and states. `None`: they are not so many.
-    fn parts<'a>(&self, blocks: usize, bytes: &'a [u8]) -> Result<Option<(Vec<&'a [u8]>, &'a [u8])>> {
+    fn parts<'a>(&self, blocks: usize, bytes: &'a [u8]) -> Result<Option<Parts<'a>>> {
         let (of_block, of_state) = self.sizes()?;
         let of_state = if blocks > 0 { of_state } else { 0 };
         let Some((all, state)) = blocks.checked_mul(of_block).and_then(|n| bytes.split_at_checked(n)) else {
@@ -119,7 +122,7 @@ impl KvCache {
     ) -> Result<Option<usize>> {
         let blocks = tokens.len().div_ceil(BLOCK_SIZE);
         let Some((parts, state)) = self.parts(blocks, bytes)? else { return Ok(None) };
-        if self.has_states() && (tokens.len() % BLOCK_SIZE != 0 || blocks > self.pool.available()) {
+        if self.has_states() && (!tokens.len().is_multiple_of(BLOCK_SIZE) || blocks > self.pool.available()) {
             return Ok(Some(0));
         }
         let (mut hash, mut held) = (hasher.root(tenant), Vec::new());
