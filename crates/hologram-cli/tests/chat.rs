@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
 use common::*;
+use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor};
 
 /// Random weights with a vocabulary and a chat template; replies end after some tokens.
 const CHAT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/chat-tiny.gguf");
@@ -254,6 +256,31 @@ fn an_interrupt_stops_the_reply_only() {
     output.read_to_end(&mut rest).unwrap();
     let result = child.wait_with_output().unwrap();
     assert!(result.status.success(), "{:?} {}", result.status, text(&result.stderr));
+}
+
+/// A file that holds a tower for images says so wherever it is run.
+#[test]
+fn parts_that_are_not_run_are_named() {
+    let folder = Folder::new("not-run");
+    let file = GgufFile::open(CHAT).unwrap();
+    let mut new: Vec<NewTensor> =
+        file.tensors().map(|t| NewTensor { name: t.name().into(), shape: t.shape().to_vec(), ty: t.ty() }).collect();
+    let ty = file.tensor("output_norm.weight").unwrap().ty();
+    new.push(NewTensor { name: "v.patch_embd.bias".into(), shape: vec![2], ty });
+    let path = folder.path("tower.gguf");
+    let mut out = GgufWriter::create(Path::new(&path), file.metadata(), &new).unwrap();
+    file.tensors().for_each(|t| out.write(t.data()).unwrap());
+    out.write(&[0; 8]).unwrap();
+    out.finish().unwrap();
+    let line = "not run: vision tower (v.*, 1 tensor)\n";
+    assert!(ok(&["inspect", &path]).contains(&format!("  {line}")));
+    for command in [&["run", "hi", "--max-tokens", "1"][..], &["chat", "--max-tokens", "1"]] {
+        let args = [command, &["-m", &path, "--device", "cpu", "--threads", "1"]].concat();
+        let output = with_input(&args, b"hi\n");
+        assert!(output.status.success() && text(&output.stderr).contains(&format!("note: {line}")), "{output:?}");
+    }
+    let silent = with_input(&["run", "-m", CHAT, "hi", "--max-tokens", "1", "--device", "cpu"], b"");
+    assert!(!text(&silent.stderr).contains("not run"), "{silent:?}");
 }
 
 #[test]

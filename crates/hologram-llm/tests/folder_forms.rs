@@ -407,6 +407,39 @@ fn files_that_are_none() {
     }
 }
 
+/// A published Gemma 3n: older keys, a text part beside towers, and keys and values that layers with those of others
+/// do not use.
+#[test]
+fn a_published_gemma_3n() {
+    let copy = Copy::of("gemma3n");
+    copy.config(|c| {
+        let mut text = c.clone();
+        text["rope_parameters"] = Value::Null;
+        (text["rope_theta"], text["rope_local_base_freq"]) = (json!(1000000.0), json!(10000.0));
+        (text["altup_correct_scale"], text["query_pre_attn_scalar"]) = (json!(true), json!(16));
+        *c = json!({
+            "architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "text_config": text,
+            "vision_config": { "hidden_size": 8 }, "audio_config": { "hidden_size": 8 }
+        });
+    });
+    let moved = |(name, ty, shape, bytes): (String, &'static str, Vec<usize>, Vec<u8>)| {
+        (name.replacen("model.", "model.language_model.", 1), ty, shape, bytes)
+    };
+    let mut tensors: Vec<_> = copy.tensors().into_iter().map(moved).collect();
+    let unused =
+        ["k_proj", "v_proj", "k_norm"].map(|own| format!("model.language_model.layers.3.self_attn.{own}.weight"));
+    let towers = ["model.vision_tower.timm_model.x.weight", "model.embed_vision.embedding.weight"].map(String::from);
+    tensors.extend(unused.into_iter().chain(towers).map(|name| (name, "F16", vec![2], vec![0; 4])));
+    copy.write(&tensors, 0);
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    agrees(&executor, "gemma3n", &copy.0, 1e-5, None);
+    let said = "not run: vision tower (model.vision_tower.*, model.embed_vision.*, 2 tensors)";
+    assert_eq!(Model::load_on(&copy.0, &executor).unwrap().not_run().as_deref(), Some(said));
+    copy.config(|c| c["text_config"]["altup_correct_scale"] = json!(false));
+    let error = Model::load_on(&copy.0, &executor).err().unwrap().to_string();
+    assert!(error.contains("altup_correct_scale false"), "{error}");
+}
+
 /// A GGUF file that holds towers, as those of some tools do.
 #[test]
 fn a_gguf_file_with_towers() {

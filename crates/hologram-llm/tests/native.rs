@@ -66,16 +66,16 @@ const FAMILIES: [(&str, &[&str], &[&str]); 28] = [
     ("qwen2-moe", &["add", "fused", "sigmoid"], &["copy", "fused"]),
     ("mixtral", &[], &[]),
     ("olmoe", &[], &[]),
-    // Convolutions before recurrences, and recurrences on GPUs, are programs so far.
+    // Recurrences and the convolutions before them are programs on GPUs so far.
     ("falcon-h1", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
     ("nemotron-h", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
-    ("nemotron-3-nano", &["add", "causal_conv", "conv_state", "fused", "mul", "sigmoid"], &MAMBA_ON_GPUS),
+    ("nemotron-3-nano", &["add", "fused", "mul", "sigmoid"], &MAMBA_ON_GPUS),
     ("gemma3n", &["fused", "mul", "sqrt", "sub", "tanh"], &["fused", "mul", "reduce_mean", "sqrt", "sub"]),
     ("gemma4", &["fused"], &["fused"]),
     ("gemma4-moe", &["fused"], &["fused", "gather"]),
 ];
 
-const MAMBA_ON_CPU: [&str; 5] = ["add", "causal_conv", "conv_state", "fused", "mul"];
+const MAMBA_ON_CPU: [&str; 3] = ["add", "fused", "mul"];
 const MAMBA_ON_GPUS: [&str; 7] = ["causal_conv", "conv_state", "copy", "fused", "mul", "recurrence", "recurrent_state"];
 
 /// Step sizes, each with a separate plan.

@@ -158,6 +158,23 @@ fn families_are_quantized() {
     }
 }
 
+/// A tied output has a factor of its own, and becomes a tensor.
+#[test]
+fn a_tied_output_with_factors() {
+    let folder = Scratch::new("tied");
+    folder.copy(&fixture("falcon-h1"));
+    let path = folder.0.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["tie_word_embeddings"] = true.into();
+    std::fs::write(path, config.to_string()).unwrap();
+    without(&folder.0, "lm_head.weight");
+    let scratch = Scratch::new("tied-out");
+    let out = scratch.0.join("out");
+    write(&folder.0, &out, "F32").unwrap();
+    let error = relative_error(&logits(&out), &logits(&folder.0));
+    assert!(error < 1e-5, "{error:.2e}");
+}
+
 #[test]
 fn tokenizers_and_types() {
     let scratch = Scratch::new("tokens");
@@ -185,8 +202,8 @@ fn tokenizers_and_types() {
     }
 }
 
-/// Gives the embedding and the output of a folder this many rows.
-fn widen(folder: &Path, rows: usize) {
+/// Changes the tensors of a folder: each entry of the header with its bytes, or none of them.
+fn tensors(folder: &Path, change: impl Fn(&str, &mut serde_json::Value, Vec<u8>) -> Option<Vec<u8>>) {
     let path = folder.join("model.safetensors");
     let file = std::fs::read(&path).unwrap();
     let at = 8 + u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
@@ -194,18 +211,31 @@ fn widen(folder: &Path, rows: usize) {
     let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
     for (name, entry) in old.iter().filter(|(name, _)| *name != "__metadata__") {
         let place = |i: usize| at + entry["data_offsets"][i].as_u64().unwrap() as usize;
-        let (mut bytes, mut entry) = (file[place(0)..place(1)].to_vec(), entry.clone());
-        if name.ends_with("embed_tokens.weight") || name == "lm_head.weight" {
-            let row = bytes.len() / entry["shape"][0].as_u64().unwrap() as usize;
-            bytes = bytes.iter().copied().cycle().take(rows * row).collect();
-            entry["shape"][0] = rows.into();
-        }
+        let mut entry = entry.clone();
+        let Some(bytes) = change(name, &mut entry, file[place(0)..place(1)].to_vec()) else { continue };
         entry["data_offsets"] = serde_json::json!([data.len(), data.len() + bytes.len()]);
         data.extend(bytes);
         header.insert(name.clone(), entry);
     }
     let header = serde_json::Value::Object(header).to_string();
     std::fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
+/// Removes a tensor.
+fn without(folder: &Path, name: &str) {
+    tensors(folder, |own, _, bytes| (own != name).then_some(bytes));
+}
+
+/// Gives the embedding and the output of a folder this many rows.
+fn widen(folder: &Path, rows: usize) {
+    tensors(folder, |name, entry, bytes| {
+        if !name.ends_with("embed_tokens.weight") && name != "lm_head.weight" {
+            return Some(bytes);
+        }
+        let row = bytes.len() / entry["shape"][0].as_u64().unwrap() as usize;
+        entry["shape"][0] = rows.into();
+        Some(bytes.iter().copied().cycle().take(rows * row).collect())
+    });
     let path = folder.join("config.json");
     let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     config["vocab_size"] = rows.into();

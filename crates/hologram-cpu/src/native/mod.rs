@@ -4,6 +4,7 @@ mod attention;
 pub(crate) mod bandwidth;
 mod batch_matmul;
 mod cast;
+mod causal_conv;
 mod columns;
 mod conv2d;
 mod copy;
@@ -61,6 +62,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
         Operation::RecurrentState(_) | Operation::Recurrence(_) => &[recurrence::find],
+        Operation::ConvState | Operation::CausalConv => &[causal_conv::find],
         Operation::Elementwise(_) | Operation::Loss(_) => &[elementwise::find],
         Operation::Copy => &[copy::find],
         Operation::CopyView { .. } | Operation::Concat { .. } | Operation::Take { .. } => &[moves::find],
@@ -79,8 +81,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::OptimizerStep { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack
-        | Operation::ConvState
-        | Operation::CausalConv
         | Operation::Sample
         | Operation::Probe(_) => &[],
     }

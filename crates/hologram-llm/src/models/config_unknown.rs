@@ -20,6 +20,10 @@ pub(crate) fn reject(keys: &JsonKeys<'_>) -> Result<()> {
             return unsupported(format!("{key} true"));
         }
     }
+    // Without it a layer's tensor of factors would have no effect.
+    if keys.truth("altup_correct_scale")? == Some(false) {
+        return unsupported("altup_correct_scale false".into());
+    }
     // Selects the output weights; must be a bool.
     keys.truth("tie_word_embeddings").map(|_| ())
 }
