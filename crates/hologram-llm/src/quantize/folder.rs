@@ -219,6 +219,7 @@ pub(super) fn quantize(
             .ok_or_else(|| unsupported(folder, format!("writing tensor {name} as {}", chosen.name())))?;
         tensors.push(NewTensor { name, shape, ty });
     }
+    let unweighted = options.unweighted(tensors.iter())?;
 
     let mut keys = metadata::of_config(&config);
     keys.extend(to_gguf::of_folder(folder.path(), &folder.end_tokens()?, config.vocab)?);
@@ -268,6 +269,7 @@ pub(super) fn quantize(
         folder.release();
     }
     unused(&weights)?;
+    output.result.unweighted = unweighted;
     output.result.from = folder.tensors().map(|t| t.bytes as u64).sum();
     output.finish()
 }

@@ -4,7 +4,7 @@
 mod input;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::shipped;
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
 use crate::args::{ChatArgs, Think, usage};
+use crate::output;
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable, shown};
@@ -108,6 +109,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         last: None,
         interrupted,
         think: args.think,
+        adapters: args.lora.paths().map(PathBuf::from).collect(),
         silent: args.json,
     };
     let Some(input) = &mut input else {
@@ -199,6 +201,8 @@ enum Command<'a> {
     Regenerate,
     Quit,
     Unknown(&'a str),
+    /// Without its slash.
+    NoSlash(&'a str),
     /// Without the file that it needs.
     NoFile(&'a str),
     /// With text after it, where it takes none.
@@ -206,8 +210,12 @@ enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model.
+    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model,
+    /// except for the words that end other programs.
     fn parse(line: &'a str) -> Option<Command<'a>> {
+        if matches!(line, "exit" | "quit") {
+            return Some(Command::NoSlash(line));
+        }
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let letters = word.strip_prefix('/')?;
         if letters == "?" && rest.trim().is_empty() {
@@ -221,8 +229,8 @@ impl<'a> Command<'a> {
             ("clear", "") => Command::Clear,
             ("system", text) => Command::System(text),
             ("set", text) => Command::Set(text),
-            ("save", path) if !path.is_empty() => Command::Save(path),
-            ("load", path) if !path.is_empty() => Command::Load(path),
+            ("save", path) if !matches!(path, "" | "-") => Command::Save(path),
+            ("load", path) if !matches!(path, "" | "-") => Command::Load(path),
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
@@ -253,6 +261,8 @@ struct Chat {
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
     think: Think,
+    /// The files and folders of the adapters.
+    adapters: Vec<PathBuf>,
     /// Whether replies are not printed.
     silent: bool,
 }
@@ -309,13 +319,18 @@ impl Chat {
                 let turns: Vec<_> =
                     self.messages(None).iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
                 let text = format!("{:#}\n", json!(turns));
-                crate::output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
+                let adapters = self.adapters.iter().map(PathBuf::as_path);
+                output::check_not_read(Path::new(path), self.model.files(), adapters)?;
+                output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
                 status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
             }
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
+            Command::NoSlash(word) => {
+                status!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
+            }
             Command::NoFile(word) => bail!("{word} needs a file: {word} FILE"),
             Command::Alone(word) => bail!("{word} stands alone: no text may follow it"),
             Command::Quit => {}
@@ -389,8 +404,21 @@ impl Chat {
         let mut turns = turns.iter().map(message).collect::<Option<Vec<_>>>();
         let turns = turns.as_mut().with_context(|| format!("{file}: a message lacks role or content"))?;
         let system = turns.first().is_some_and(|turn| turn.role == "system").then(|| turns.remove(0).content);
-        let roles = turns.iter().enumerate().all(|(i, turn)| turn.role == ["user", "assistant"][i % 2]);
-        ensure!(roles && turns.len() % 2 == 0, "{file}: turns of user and assistant must alternate");
+        let first = 1 + usize::from(system.is_some());
+        let fault = turns.iter().enumerate().find(|(i, turn)| turn.role != ["user", "assistant"][i % 2]);
+        match fault.map(|(i, turn)| (i + first, turn.role.as_str())) {
+            Some((n, "system")) => bail!("{file}: message {n} is a system prompt, which only the first may be"),
+            Some((n, role @ ("user" | "assistant"))) => {
+                bail!("{file}: turns of user and assistant must alternate, but message {n} is the {role}'s out of turn")
+            }
+            Some((n, role)) => {
+                bail!("{file}: message {n} has the role {}, not system, user or assistant", printable(role, NAME))
+            }
+            None => ensure!(
+                turns.len() % 2 == 0,
+                "{file}: turns of user and assistant must alternate, and the last must be the assistant's"
+            ),
+        }
         (self.system, self.turns, self.stats) = (system, std::mem::take(turns), None);
         status!("loaded {}\n", counted(self.turns.len(), "turn"));
         Ok(())
@@ -519,7 +547,20 @@ mod tests {
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Alone("/exit"))));
         assert!(matches!(Command::parse("/save"), Some(Command::NoFile("/save"))));
-        for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
+        assert!(matches!(Command::parse("/save -"), Some(Command::NoFile("/save"))));
+        assert!(matches!(Command::parse("exit"), Some(Command::NoSlash("exit"))));
+        for text in [
+            "/etc/passwd what is it",
+            "/think why",
+            "/no_think why",
+            "/",
+            "// no",
+            "/2 + 1",
+            "hi /quit",
+            "",
+            "exit now",
+            "Quit?",
+        ] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
     }
