@@ -70,8 +70,15 @@ fn a_full_context_drops_the_oldest_turns() {
 #[test]
 fn conversations_are_saved_and_settings_changed() {
     let folder = Folder::new("saved");
-    let (file, bad) =
-        (folder.path("talk.json"), folder.write("bad.json", "[{\"role\": \"user\", \"content\": \"Hi\"}]"));
+    let file = folder.path("talk.json");
+    let turns = |name: &str, roles: &[&str]| {
+        let turns: Vec<_> = roles.iter().map(|role| serde_json::json!({"role": role, "content": "Hi"})).collect();
+        folder.write(name, serde_json::to_vec(&turns).unwrap())
+    };
+    let bad = turns("bad.json", &["user"]);
+    let twice = turns("twice.json", &["system", "system", "user", "assistant"]);
+    let out_of_turn = turns("turn.json", &["system", "user", "user", "assistant"]);
+    let tool = turns("tool.json", &["user", "tool"]);
     let system = ["--temperature", "0", "--system", "Be brief."];
     let (whole, err) = talk(&system, &format!("Hello\n/save {file}\nWhat is 1+1?\n"));
     assert!(err.contains("(3 messages)"), "{err}");
@@ -82,8 +89,19 @@ fn conversations_are_saved_and_settings_changed() {
     let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
     assert!(err.contains("temperature 0, top-k 40, top-p 0.95, typical-p 1, min-p 0, repeat-penalty 1, "), "{err}");
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
+    let model = folder.path("model.gguf");
+    fs::copy(CHAT, &model).unwrap();
+    let link = folder.path("link");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&model, &link).unwrap();
     for (line, message) in [
-        (format!("/load {bad}\n"), "turns of user and assistant must alternate"),
+        (format!("/save {model}\n"), "model.gguf is also read; write to another name"),
+        #[cfg(unix)]
+        (format!("/save {link}\n"), "link is also read; write to another name"),
+        (format!("/load {bad}\n"), "must alternate, and the last must be the assistant's"),
+        (format!("/load {twice}\n"), "message 2 is a system prompt, which only the first may be"),
+        (format!("/load {out_of_turn}\n"), "must alternate, but message 3 is the user's out of turn"),
+        (format!("/load {tool}\n"), "message 2 has the role tool, not system, user or assistant"),
         ("/load none.json\n".into(), "none.json"),
         ("/set colour red\n".into(), "there is no setting colour"),
         ("/set temp hot\n".into(), "temp is hot, but must be a number, 0 or more"),
@@ -91,9 +109,23 @@ fn conversations_are_saved_and_settings_changed() {
         ("/set think aloud\n".into(), "it is show, hide or off"),
         ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),
     ] {
-        let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], line.as_bytes());
+        let output = with_input(&["chat", "-m", &model, "--device", "cpu"], line.as_bytes());
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
+    assert!(fs::read(&model).unwrap() == fs::read(CHAT).unwrap());
+}
+
+/// Words that end other programs are not sent to the model, unless between quotes.
+#[test]
+fn quit_without_its_slash_is_answered_with_how_to_quit() {
+    let few = [&GREEDY[..], &["-n", "3"]].concat();
+    let (out, err) = talk(&few, "exit\nquit\n");
+    assert_eq!(out, "");
+    for word in ["exit", "quit"] {
+        let hint = format!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
+        assert!(err.contains(&hint), "{err}");
+    }
+    assert_ne!(talk(&few, "\"\"\"exit\"\"\"\n").0, "");
 }
 
 /// A message between quotes has several lines.
@@ -208,10 +240,16 @@ fn conversations_that_cannot_be() {
     let block = talk(&["--max-tokens", "3"], b"\"\"\"\n/quit\n\"\"\"\n/frob\n");
     let message = text(&block.stderr);
     assert!(!block.stdout.is_empty() && message.contains("unknown command /frob"), "{message}");
-    let bytes = talk(&["--max-tokens", "3"], b"caf\xe9\n/save\n/clear now\nHi\n");
+    let bytes = talk(&["--max-tokens", "3"], b"caf\xe9\n/save\n/load -\n/clear now\nHi\n");
     let message = text(&bytes.stderr);
     assert!(bytes.status.code() == Some(1) && !bytes.stdout.is_empty(), "{message}");
-    for said in ["a line is not UTF-8", "/save needs a file: /save FILE", "/clear stands alone", "3 lines failed\n"] {
+    for said in [
+        "a line is not UTF-8",
+        "/save needs a file: /save FILE",
+        "/load needs a file: /load FILE",
+        "/clear stands alone",
+        "4 lines failed\n",
+    ] {
         assert!(message.contains(said), "{message}");
     }
     let folder = Folder::new("template");
@@ -372,7 +410,7 @@ fn perplexity_of_a_text() {
     let got = objects(&ok(&args)).remove(0);
     assert_eq!(got["windows"].as_u64(), Some(1));
     assert!((got["nll"].as_f64().unwrap() - want).abs() < 1e-3 * want, "{got:?}, not {want}");
-    assert!(ok(&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--ctx", "64"]).starts_with("perplexity "));
+    assert!(ok(&["perplexity", CHAT, "-f", &path, "--device", "cpu", "-c", "64"]).starts_with("perplexity "));
     rejected(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
     rejected(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
     let piped = with_input(

@@ -109,8 +109,7 @@ impl Folder {
 
     /// Whether a path leads to a file in the folder, or to one that a link in it leads to.
     pub(crate) fn contains(&self, path: &Path) -> bool {
-        let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        files.into_iter().any(|file| crate::files::same_file(&file.path(), path))
+        crate::files::leads_to(path, &self.path)
     }
 
     /// The content of `config.json`.

@@ -5,7 +5,7 @@ mod input;
 mod session;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +23,7 @@ use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
 use crate::args::{ChatArgs, Think, usage};
+use crate::output;
 use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable, shown};
 use input::{Input, Typed};
@@ -106,6 +107,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         last: None,
         interrupted,
         think: args.think,
+        adapters: args.lora.paths().map(PathBuf::from).collect(),
         silent: args.json,
     };
     // A file of another model is refused before anything is said.
@@ -165,8 +167,21 @@ fn conversation(bytes: &[u8], file: &Path) -> anyhow::Result<(Option<String>, Ve
     let turns = turns.iter().map(message).collect::<Option<Vec<_>>>();
     let mut turns = turns.with_context(|| format!("{file}: a message lacks role or content"))?;
     let system = turns.first().is_some_and(|turn| turn.role == "system").then(|| turns.remove(0).content);
-    let roles = turns.iter().enumerate().all(|(i, turn)| turn.role == ["user", "assistant"][i % 2]);
-    ensure!(roles && turns.len() % 2 == 0, "{file}: turns of user and assistant must alternate");
+    let first = 1 + usize::from(system.is_some());
+    let fault = turns.iter().enumerate().find(|(i, turn)| turn.role != ["user", "assistant"][i % 2]);
+    match fault.map(|(i, turn)| (i + first, turn.role.as_str())) {
+        Some((n, "system")) => bail!("{file}: message {n} is a system prompt, which only the first may be"),
+        Some((n, role @ ("user" | "assistant"))) => {
+            bail!("{file}: turns of user and assistant must alternate, but message {n} is the {role}'s out of turn")
+        }
+        Some((n, role)) => {
+            bail!("{file}: message {n} has the role {}, not system, user or assistant", printable(role, NAME))
+        }
+        None => ensure!(
+            turns.len() % 2 == 0,
+            "{file}: turns of user and assistant must alternate, and the last must be the assistant's"
+        ),
+    }
     Ok((system, turns))
 }
 
@@ -204,6 +219,8 @@ enum Command<'a> {
     Regenerate,
     Quit,
     Unknown(&'a str),
+    /// Without its slash.
+    NoSlash(&'a str),
     /// Without the file that it needs.
     NoFile(&'a str),
     /// With text after it, where it takes none.
@@ -211,8 +228,12 @@ enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model.
+    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model,
+    /// except for the words that end other programs.
     fn parse(line: &'a str) -> Option<Command<'a>> {
+        if matches!(line, "exit" | "quit") {
+            return Some(Command::NoSlash(line));
+        }
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let letters = word.strip_prefix('/')?;
         if letters == "?" && rest.trim().is_empty() {
@@ -226,8 +247,8 @@ impl<'a> Command<'a> {
             ("clear", "") => Command::Clear,
             ("system", text) => Command::System(text),
             ("set", text) => Command::Set(text),
-            ("save", path) if !path.is_empty() => Command::Save(path),
-            ("load", path) if !path.is_empty() => Command::Load(path),
+            ("save", path) if !matches!(path, "" | "-") => Command::Save(path),
+            ("load", path) if !matches!(path, "" | "-") => Command::Load(path),
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
@@ -260,6 +281,8 @@ struct Chat {
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
     think: Think,
+    /// The files and folders of the adapters.
+    adapters: Vec<PathBuf>,
     /// Whether replies are not printed.
     silent: bool,
 }
@@ -349,13 +372,18 @@ impl Chat {
             Command::Save(path) => {
                 let turns = self.messages(None);
                 let text = format!("{:#}\n", session::as_json(&turns));
-                crate::output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
+                let adapters = self.adapters.iter().map(PathBuf::as_path);
+                output::check_not_read(Path::new(path), self.engine.model().files(), adapters)?;
+                output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
                 status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
             }
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
+            Command::NoSlash(word) => {
+                status!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
+            }
             Command::NoFile(word) => bail!("{word} needs a file: {word} FILE"),
             Command::Alone(word) => bail!("{word} stands alone: no text may follow it"),
             Command::Quit => {}
@@ -546,7 +574,20 @@ mod tests {
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Alone("/exit"))));
         assert!(matches!(Command::parse("/save"), Some(Command::NoFile("/save"))));
-        for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
+        assert!(matches!(Command::parse("/save -"), Some(Command::NoFile("/save"))));
+        assert!(matches!(Command::parse("exit"), Some(Command::NoSlash("exit"))));
+        for text in [
+            "/etc/passwd what is it",
+            "/think why",
+            "/no_think why",
+            "/",
+            "// no",
+            "/2 + 1",
+            "hi /quit",
+            "",
+            "exit now",
+            "Quit?",
+        ] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
     }
