@@ -166,8 +166,8 @@ impl NativeKernel for Convolve {
             for (i, channel) in channels.clone().enumerate() {
                 (0..width).for_each(|j| turned[j * len + i] = weights[channel * width + j]);
             }
-            for token in block * TOKENS..((block + 1) * TOKENS).min(n) {
-                let run = sizes.run(runs, of_tokens[token] as usize, n)?;
+            for (token, run) in (0..n).zip(of_tokens).skip(block * TOKENS).take(TOKENS) {
+                let run = sizes.run(runs, *run as usize, n)?;
                 if !(run.first..run.first + run.count).contains(&token) {
                     return Err(format!("token {token} is not in its run"));
                 }
