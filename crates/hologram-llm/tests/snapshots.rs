@@ -22,8 +22,8 @@ use sequences::{CACHES, MODELS, check, fixture, prompt};
 #[test]
 fn sequences_leave_a_session_and_come_back() {
     let folder = Scratch::new("snapshots");
-    assert_eq!(check(&Executor::open("cpu", Some(2)).unwrap(), &folder.0), 18);
-    assert_eq!(check(&Executor::from_backend(Arc::new(Discrete::new(1, None))), &folder.0), 18);
+    assert_eq!(check(&Executor::open("cpu", Some(2)).unwrap(), &folder.0, &MODELS), 18);
+    assert_eq!(check(&Executor::from_backend(Arc::new(Discrete::new(1, None))), &folder.0, &MODELS), 18);
 }
 
 fn engine(name: &str, kv: Option<DType>) -> Option<Engine> {
