@@ -614,10 +614,12 @@ def sample():
         return bits ^ (0xffffffff if bits >> 31 else 0x80000000)
 
     keys = [key(max(row[p * 32:(p + 1) * 32])) for row in rows_of(x, n) for p in range(pieces)]
-    numbers, words = array.array("f", [0.0, 1.0] * rows), uints(*[0, 1, 2, 3] * rows)
+    numbers, words = array.array("f", [0.0, 1.0, -math.inf] * rows), uints(*[0, 1, 2, 3] * rows)
     yield Case("sample.k", "sample_scan", (-(-pieces // 32), rows), (256,), [x, numbers, words, array.array("I", bytes(4 * len(keys))), floats(len(keys)), uints(0), FIXED, rows, 1, n],
                {3: keys}, bound=0, streams=[0])
-    yield Case("sample.k", "sample_choose", (rows,), (1024,), [x, numbers, words, uints(*keys), floats(len(keys)), uints(*[0] * rows), uints(0), FIXED, rows, 1, n], {5: best}, bound=0)
+    # The greatest by a temperature of 0; and drawn, where min-p leaves nothing else.
+    for numbers in numbers, array.array("f", [1.0, 1.0, 0.0] * rows):
+        yield Case("sample.k", "sample_choose", (rows,), (1024,), [x, numbers, words, uints(*keys), floats(len(keys)), uints(*[0] * rows), uints(0), FIXED, rows, 1, n], {5: best}, bound=0)
 
 
 def matmul_simdgroup():

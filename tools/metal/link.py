@@ -31,10 +31,12 @@ LIBRARIES = {
     "Metal": (f"{FRAMEWORKS}/Metal.framework/Versions/A/Metal", "MTLCreateSystemDefaultDevice MTLCopyAllDevices"),
     "Foundation": (f"{FRAMEWORKS}/Foundation.framework/Versions/C/Foundation", "NSLocalizedDescriptionKey"),
     "CoreFoundation": (f"{FRAMEWORKS}/CoreFoundation.framework/Versions/A/CoreFoundation", "CFRetain CFRelease"),
+    "IOKit": (f"{FRAMEWORKS}/IOKit.framework/Versions/A/IOKit",
+              "IOServiceMatching IOServiceGetMatchingService IORegistryEntryCreateCFProperty IOObjectRelease"),
     "CoreGraphics": (f"{FRAMEWORKS}/CoreGraphics.framework/Versions/A/CoreGraphics", "CGMainDisplayID"),
 }
 # A command-line program gets a default device only when CoreGraphics is linked too.
-NEEDED = ["Metal", "CoreGraphics"]
+NEEDED = ["Metal", "CoreGraphics", "IOKit"]
 
 
 class Object:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests mslc.py: texts that are and are not MSL; a kernel that is right and runs clean; the same with one bug each of every class
 that the checked mode names."""
-import array, os, random, shutil, sys, tempfile
+import array, math, os, random, shutil, sys, tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -58,6 +58,10 @@ MUTANTS = [
 TINY = """#include <metal_stdlib>
 using namespace metal;
 kernel void tiny(device float *x [[buffer(0)]]) { x[0] *= 0.5f; }
+"""
+EXPS = """#include <metal_stdlib>
+using namespace metal;
+kernel void exps(device float *x [[buffer(0)]], uint i [[threadgroup_position_in_grid]]) { x[i] = exp(x[i]); }
 """
 # A text, what is changed in it, and what the fault must say.
 BUGS = [
@@ -170,6 +174,15 @@ def main():
             Library(os.path.join(folder, "tiny.so")).run("tiny", (1,), (1,), [x], flush=flush)
             if not abs(x[0] - want) < 1e-42:
                 wrong.append(f"flush {flush}: half of 1e-40 is {x[0]}")
+        # Where the launch flushes, functions err as much as Metal allows: exp by 4 units in the last place, and 1 stays.
+        mslc.build(write("exps", EXPS), os.path.join(folder, "exps.so"))
+        for flush in (False, True):
+            x = array.array("f", [i / 100 - 5 for i in range(1000)])
+            want = array.array("f", map(math.exp, x))
+            Library(os.path.join(folder, "exps.so")).run("exps", (1000,), (1,), [x], flush=flush)
+            off = [abs(a - b) for a, b in zip(array.array("i", x.tobytes()), array.array("i", want.tobytes()))]
+            if x[500] != 1 or (max(off) not in (4, 5) if flush else max(off) > 1):
+                wrong.append(f"flush {flush}: exp errs by up to {max(off)} units, exp(0) is {x[500]}")
         with ProcessPoolExecutor(os.cpu_count()) as others:
             wrong += filter(None, others.map(mutant, *zip(*MUTANTS)))
         for (text, old, new, want), out in zip(BUGS, list(pool.map(built, enumerate(BUGS)))):

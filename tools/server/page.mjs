@@ -32,6 +32,8 @@ async function serve(...model) {
 const address = await serve("-m", model, "--alias", "tiny");
 // The built-in model, which continues texts, and not too fast to be stopped.
 const texts = await serve();
+// Several models, each loaded when it is chosen.
+const several = await serve("-m", `first=${model}`, "-m", `other model=${model}`);
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox"] });
 const context = await browser.newContext({ viewport: { width: 1100, height: 760 }, colorScheme: "light" });
@@ -44,7 +46,7 @@ if (process.env.PAGE) {
 }
 const faults = [];
 page.on("request", (request) => {
-  const own = [address, texts, "data:"];
+  const own = [address, texts, several, "data:"];
   if (!own.some((origin) => request.url().startsWith(origin))) faults.push(`request to ${request.url()}`);
 });
 page.on("pageerror", (error) => faults.push(`error: ${error.message}`));
@@ -197,6 +199,38 @@ const checks = {
     await idle();
     assert.match(await messages.nth(1).locator(".tools").textContent(), /tokens\/s, stopped/);
     await shot("texts");
+    await page.goto(address);
+  },
+  async "a choice of models"() {
+    assert.equal(await page.locator("#models").isVisible(), false);
+    await page.goto(several);
+    const ready = () => page.waitForFunction(() => document.getElementById("models").options.length === 2
+      && document.getElementById("model").textContent === "");
+    const states = async () => (await (await fetch(`${several}/v1/models`)).json()).data.map((one) => one.status.value);
+    await ready();
+    assert.deepEqual(await states(), ["loaded", "unloaded"]);
+    await page.click("#open-settings");
+    await set("max_tokens", "5");
+    await page.click("#open-settings");
+    await send("Hello");
+    await messages.nth(1).locator(".stats").waitFor();
+    await page.selectOption("#models", "other model");
+    await ready();
+    assert.deepEqual(await states(), ["loaded", "loaded"]);
+    await send("And you?");
+    await messages.nth(3).locator(".stats").waitFor();
+    // Each reply names the model that wrote it, also later.
+    const roles = () => page.locator("#messages .role").allTextContents();
+    assert.deepEqual(await roles(), ["You", "first", "You", "other model"]);
+    await shot("models");
+    await page.reload();
+    await ready();
+    assert.equal(await page.locator("#models").inputValue(), "other model");
+    assert.deepEqual(await roles(), ["You", "first", "You", "other model"]);
+    await page.setViewportSize({ width: 390, height: 800 });
+    await shot("models-phone");
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 390);
+    await page.setViewportSize({ width: 1100, height: 760 });
     await page.goto(address);
   },
   async "dark, and on a phone"() {

@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in help texts are not links")]
 
+mod constraint;
 mod embed;
 mod imatrix;
 mod load;
@@ -17,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+pub use constraint::ConstraintArgs;
 pub use embed::{EmbedArgs, Pool, RerankArgs};
 pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
@@ -40,13 +42,13 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Continue a prompt
+    /// Continue a prompt, or ask a chat model one question
     Run(RunArgs),
     /// Hold a conversation
     Chat(ChatArgs),
     /// Serve a model over HTTP
     Serve(ServeArgs),
-    /// Put a load on a server of OpenAI's interface and measure it
+    /// Measure a server of OpenAI's interface under load
     Load(LoadArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
@@ -62,7 +64,7 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Show a model's metadata, tensors and memory
     Inspect(InspectArgs),
-    /// Write a model in smaller types
+    /// Write a model as a .gguf file in smaller types
     Quantize(QuantizeArgs),
     /// Measure which columns of a model's matrices matter for a text, for `quantize --imatrix`
     Imatrix(ImatrixArgs),
@@ -72,7 +74,7 @@ pub enum Command {
     Models(ModelsArgs),
     /// Remove downloaded models
     Rm(RmArgs),
-    /// Run an Atlas program
+    /// Run an Atlas program: a kernel in Hologram's portable language
     Exec(ExecArgs),
     /// Check Atlas programs without running them
     Check(CheckArgs),
@@ -242,7 +244,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
     #[command(flatten)]
+    pub constraint: ConstraintArgs,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]
@@ -272,8 +278,16 @@ pub struct ChatArgs {
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
+    /// Continue the conversation of this file, if there is one, and save it there at the end: its text, and what is
+    /// computed of it, so that even a long one goes on at once
+    #[arg(long, value_name = "FILE")]
+    pub session: Option<PathBuf>,
+    #[command(flatten)]
+    pub constraint: ConstraintArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]
@@ -292,10 +306,10 @@ pub struct PerplexityArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Text file in UTF-8; - reads standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens per window; the second half of each window counts [default: 512, or the model's context if that is less]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]

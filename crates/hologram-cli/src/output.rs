@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use hologram_llm::{ModelFiles, leads_to};
 
+use crate::args::usage;
 use crate::status::status;
 
 /// An output file, which keeps its old content until the new content is complete.
@@ -40,6 +42,32 @@ impl Output {
     pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> anyhow::Result<()> {
         self.place.write(content).with_context(|| cannot_write(&self.name))
     }
+}
+
+/// Checks that the name of a file to write is not `-`, where standard output cannot take it.
+///
+/// # Errors
+/// A usage error, which names the file.
+pub fn check_is_file(out: &Path) -> anyhow::Result<()> {
+    if out == Path::new("-") {
+        return usage("a .gguf file cannot be standard output: give a file's name");
+    }
+    Ok(())
+}
+
+/// Checks that an output file is none of the files that the command reads, through links either: those of a model, and
+/// `others`, of which folders stand for the files in them.
+///
+/// # Errors
+/// Names the output file, when it is read.
+pub fn check_not_read<'a>(
+    out: &Path,
+    model: Option<&ModelFiles>,
+    others: impl IntoIterator<Item = &'a Path>,
+) -> anyhow::Result<()> {
+    let read = model.is_some_and(|files| files.contain(out)) || others.into_iter().any(|other| leads_to(out, other));
+    ensure!(!read, "{} is also read; write to another name", out.display());
+    Ok(())
 }
 
 /// Writes a file of these bytes. After an error the old content remains.

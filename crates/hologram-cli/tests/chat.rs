@@ -70,8 +70,15 @@ fn a_full_context_drops_the_oldest_turns() {
 #[test]
 fn conversations_are_saved_and_settings_changed() {
     let folder = Folder::new("saved");
-    let (file, bad) =
-        (folder.path("talk.json"), folder.write("bad.json", "[{\"role\": \"user\", \"content\": \"Hi\"}]"));
+    let file = folder.path("talk.json");
+    let turns = |name: &str, roles: &[&str]| {
+        let turns: Vec<_> = roles.iter().map(|role| serde_json::json!({"role": role, "content": "Hi"})).collect();
+        folder.write(name, serde_json::to_vec(&turns).unwrap())
+    };
+    let bad = turns("bad.json", &["user"]);
+    let twice = turns("twice.json", &["system", "system", "user", "assistant"]);
+    let out_of_turn = turns("turn.json", &["system", "user", "user", "assistant"]);
+    let tool = turns("tool.json", &["user", "tool"]);
     let system = ["--temperature", "0", "--system", "Be brief."];
     let (whole, err) = talk(&system, &format!("Hello\n/save {file}\nWhat is 1+1?\n"));
     assert!(err.contains("(3 messages)"), "{err}");
@@ -82,8 +89,19 @@ fn conversations_are_saved_and_settings_changed() {
     let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
     assert!(err.contains("temperature 0, top-k 40, top-p 0.95, typical-p 1, min-p 0, repeat-penalty 1, "), "{err}");
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
+    let model = folder.path("model.gguf");
+    fs::copy(CHAT, &model).unwrap();
+    let link = folder.path("link");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(&model, &link).unwrap();
     for (line, message) in [
-        (format!("/load {bad}\n"), "turns of user and assistant must alternate"),
+        (format!("/save {model}\n"), "model.gguf is also read; write to another name"),
+        #[cfg(unix)]
+        (format!("/save {link}\n"), "link is also read; write to another name"),
+        (format!("/load {bad}\n"), "must alternate, and the last must be the assistant's"),
+        (format!("/load {twice}\n"), "message 2 is a system prompt, which only the first may be"),
+        (format!("/load {out_of_turn}\n"), "must alternate, but message 3 is the user's out of turn"),
+        (format!("/load {tool}\n"), "message 2 has the role tool, not system, user or assistant"),
         ("/load none.json\n".into(), "none.json"),
         ("/set colour red\n".into(), "there is no setting colour"),
         ("/set temp hot\n".into(), "temp is hot, but must be a number, 0 or more"),
@@ -91,9 +109,23 @@ fn conversations_are_saved_and_settings_changed() {
         ("/set think aloud\n".into(), "it is show, hide or off"),
         ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),
     ] {
-        let output = with_input(&["chat", "-m", CHAT, "--device", "cpu"], line.as_bytes());
+        let output = with_input(&["chat", "-m", &model, "--device", "cpu"], line.as_bytes());
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(message), "{}", text(&output.stderr));
     }
+    assert!(fs::read(&model).unwrap() == fs::read(CHAT).unwrap());
+}
+
+/// Words that end other programs are not sent to the model, unless between quotes.
+#[test]
+fn quit_without_its_slash_is_answered_with_how_to_quit() {
+    let few = [&GREEDY[..], &["-n", "3"]].concat();
+    let (out, err) = talk(&few, "exit\nquit\n");
+    assert_eq!(out, "");
+    for word in ["exit", "quit"] {
+        let hint = format!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
+        assert!(err.contains(&hint), "{err}");
+    }
+    assert_ne!(talk(&few, "\"\"\"exit\"\"\"\n").0, "");
 }
 
 /// A message between quotes has several lines.
@@ -208,10 +240,16 @@ fn conversations_that_cannot_be() {
     let block = talk(&["--max-tokens", "3"], b"\"\"\"\n/quit\n\"\"\"\n/frob\n");
     let message = text(&block.stderr);
     assert!(!block.stdout.is_empty() && message.contains("unknown command /frob"), "{message}");
-    let bytes = talk(&["--max-tokens", "3"], b"caf\xe9\n/save\n/clear now\nHi\n");
+    let bytes = talk(&["--max-tokens", "3"], b"caf\xe9\n/save\n/load -\n/clear now\nHi\n");
     let message = text(&bytes.stderr);
     assert!(bytes.status.code() == Some(1) && !bytes.stdout.is_empty(), "{message}");
-    for said in ["a line is not UTF-8", "/save needs a file: /save FILE", "/clear stands alone", "3 lines failed\n"] {
+    for said in [
+        "a line is not UTF-8",
+        "/save needs a file: /save FILE",
+        "/load needs a file: /load FILE",
+        "/clear stands alone",
+        "4 lines failed\n",
+    ] {
         assert!(message.contains(said), "{message}");
     }
     let folder = Folder::new("template");
@@ -372,7 +410,7 @@ fn perplexity_of_a_text() {
     let got = objects(&ok(&args)).remove(0);
     assert_eq!(got["windows"].as_u64(), Some(1));
     assert!((got["nll"].as_f64().unwrap() - want).abs() < 1e-3 * want, "{got:?}, not {want}");
-    assert!(ok(&["perplexity", CHAT, "--file", &path, "--device", "cpu", "--ctx", "64"]).starts_with("perplexity "));
+    assert!(ok(&["perplexity", CHAT, "-f", &path, "--device", "cpu", "-c", "64"]).starts_with("perplexity "));
     rejected(&["perplexity", CHAT, "--file", &path, "--ctx", "4000"], 1, &["fewer than a window of 4000", "--ctx"]);
     rejected(&["perplexity", CHAT, "--file", "none.txt"], 1, &["cannot read none.txt"]);
     let piped = with_input(
@@ -396,4 +434,112 @@ fn perplexity_of_a_text() {
     let bytes = folder.write("bytes.txt", b"caf\xe9");
     rejected(&["perplexity", CHAT, "--file", &bytes], 1, &["bytes.txt is not UTF-8"]);
     rejected(&["perplexity", BITNET, "--file", &path], 1, &["the file has no tokenizer"]);
+}
+
+/// `--session`: a conversation goes on in another process as if it had not ended, from what was computed.
+#[test]
+fn sessions_go_on_where_they_ended() {
+    let folder = Folder::new("session");
+    let file = folder.path("talk.session");
+    let lines = ["Hello there, how are you today and tomorrow?", "What is 1+1?", "Again\n/stats"];
+    let args = [&GREEDY[..], &["--system", "Be brief.", "-n", "12"]].concat();
+    let (whole, _) = talk(&args, &format!("{}\n", lines.join("\n")));
+    let kept = [&GREEDY[..], &["-n", "12", "--session", &file]].concat();
+    let (first, err) = talk(&[&kept[..], &["--system", "Be brief."]].concat(), &format!("{}\n", lines[0]));
+    assert!(err.contains(&format!("saved {file} (2 turns, ")), "{err}");
+    let (second, err) = talk(&kept, &format!("/system\n{}\n", lines[1]));
+    assert!(err.contains("resumed 2 turns, ") && err.contains("Be brief.\n") && err.contains("(4 turns, "), "{err}");
+    let (third, err) = talk(&kept, &format!("{}\n", lines[2]));
+    let cached = err.lines().find(|line| line.contains("of them cached")).unwrap_or_else(|| panic!("{err}"));
+    let number = |after: &str| -> usize {
+        let words = cached.split_once(after).unwrap().1.trim_start();
+        words.split(' ').next().unwrap().parse().unwrap()
+    };
+    // Only the last, incomplete block, the reply's end and the new turn are computed.
+    assert!(number("tokens,") + 64 > number("prompt:") && number("tokens,") >= 64, "{cached}");
+    assert_eq!(format!("{first}{second}{third}"), whole);
+    // What was cleared is gone; the system prompt stays.
+    let holds = |text: &str| std::fs::read(&file).unwrap().windows(text.len()).any(|bytes| bytes == text.as_bytes());
+    assert!(holds("What is 1+1?"));
+    talk(&kept, "/clear\n");
+    assert!(!holds("What is 1+1?") && holds("Be brief."));
+    let (after, err) = talk(&kept, "What is 1+1?\n");
+    assert!(err.contains("resumed 0 turns, 0 of 0 tokens computed\n"), "{err}");
+    // As one question, too.
+    let question = ok(&[&["chat", CHAT, "Again", "--device", "cpu"], &kept[..]].concat());
+    assert!(!question.is_empty() && !after.is_empty());
+
+    let mut damaged = std::fs::read(&file).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    let bad = folder.write("bad.session", &damaged);
+    let call = |session: &str| ["chat", CHAT, "Hi", "--device", "cpu", "--session", session].map(String::from);
+    let refuse = |call: &[String], part: &str| {
+        let call: Vec<&str> = call.iter().map(String::as_str).collect();
+        let before = std::fs::read(call[6]).ok();
+        rejected(&call, 1, &[part]);
+        assert_eq!(std::fs::read(call[6]).ok(), before, "a refused file is not overwritten");
+    };
+    refuse(&call(&bad), "bad.session: it is damaged or incomplete");
+    refuse(&call(&folder.write("talk.json", "[]")), "talk.json: it is no saved conversation");
+    refuse(
+        &[&call(&file)[..], &["--kv".into(), "f16".into()]].concat(),
+        "saved with a KV cache of f32, but this one is",
+    );
+    refuse(&call("/no/such/folder/x"), "cannot write /no/such/folder/x");
+    let other = folder.path("other.gguf");
+    let mut model = std::fs::read(CHAT).unwrap();
+    let weights = model.len() / 2;
+    model[weights..].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(&other, model).unwrap();
+    let mut foreign = call(&file);
+    foreign[1] = other;
+    refuse(&foreign, "talk.session: it was saved with another model");
+}
+
+/// `--json-schema` and `--grammar` hold for `run` and `chat`; a draft model and guesses change no text.
+#[test]
+fn texts_conform_and_are_guessed() {
+    let folder = Folder::new("conform");
+    let schema = r#"{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}"#;
+    let file = folder.write("schema.json", schema);
+    let device = ["--device", "cpu", "-n", "200", "--seed", "3"];
+    for call in [
+        ["run", CHAT, "Hello", "--json-schema", schema],
+        ["run", CHAT, "Hello", "--json-schema", &file],
+        ["chat", CHAT, "Hello", "--json-schema", schema],
+    ] {
+        let text = ok(&[&call[..], &device].concat());
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}"));
+        assert!(value["n"].is_i64() || value["n"].is_number(), "{value}");
+    }
+    let grammar = folder.write("grammar.lark", "start: \"yes\" | \"no\"\n");
+    let said = ok(&[&["run", CHAT, "Is it?", "--grammar", &grammar], &device[..]].concat());
+    assert!(["yes\n", "no\n"].contains(&said.as_str()), "{said:?}");
+    let call = |option: &'static str, value: &str| ["run", CHAT, "Hi", option, value].map(String::from);
+    for (call, code, part) in [
+        (call("--json-schema", "{"), 2, "--json-schema is no JSON"),
+        (call("--json-schema", "none.json"), 1, "none.json"),
+        (call("--json-schema", r#"{"$ref": "http://x/y"}"#), 1, "is not supported"),
+        (call("--speculate", "99"), 2, "auto, off, or a number from 0 to 15"),
+    ] {
+        rejected(&call.iter().map(String::as_str).collect::<Vec<_>>(), code, &[part]);
+    }
+    rejected(
+        &["run", CHAT, "Hi", "--draft", CHAT, "--profile", "x.json"],
+        2,
+        &["--profile and --capture show plain steps"],
+    );
+
+    let object = |more: &[&str]| -> serde_json::Value {
+        let call = ["run", CHAT, "Hello", "--device", "cpu", "-n", "24", "--temp", "0", "--stop", "~~", "--json"];
+        serde_json::from_str(&ok(&[&call[..], more].concat())).unwrap()
+    };
+    let plain = object(&[]);
+    assert!(plain["guessed_tokens"].is_null(), "{plain}");
+    let drafted = object(&["--draft", CHAT, "--speculate", "3"]);
+    assert_eq!((&drafted["text"], &drafted["finish"]), (&plain["text"], &plain["finish"]));
+    let [guessed, accepted] = ["guessed_tokens", "accepted_tokens"].map(|key| drafted[key].as_u64().unwrap());
+    // The same model guesses right until the text ends within the guesses.
+    assert!(guessed > 0 && accepted + 3 >= guessed, "{drafted}");
 }

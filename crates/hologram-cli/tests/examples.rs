@@ -232,7 +232,7 @@ fn the_page_on_programs_shows_their_output() {
             expected.push(next);
         }
         for program in ["sh", "bash", "zsh"] {
-            let Some(output) = shell(program, &folder, line) else { continue };
+            let Some((_, output)) = shell(program, &folder, line) else { continue };
             // The reason for not using a GPU differs between machines.
             let got: Vec<&str> = output.lines().filter(|l| !l.starts_with("note: ")).collect();
             assert!(matches(&expected, &got), "{program}$ {line}\n{output}\nnot\n{}", expected.join("\n"));
@@ -240,19 +240,6 @@ fn the_page_on_programs_shows_their_output() {
         commands += 1;
     }
     assert!(commands >= 10, "only {commands} commands were found");
-}
-
-/// Standard output and stderr of a command line in a shell; `None` if this machine does not have it.
-fn shell(program: &str, folder: &Folder, line: &str) -> Option<String> {
-    let binary = Path::new(env!("CARGO_BIN_EXE_hologram")).parent().unwrap();
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
-    let mut command = std::process::Command::new(program);
-    command.args(["-c", &format!("exec 2>&1; {line}")]).current_dir(&folder.0).env("PATH", path);
-    let output = match command.output() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && program == "zsh" => return None,
-        output => output.unwrap(),
-    };
-    Some(text(&output.stdout))
 }
 
 /// Whether lines match the expected ones, where `…` at a line's end or as a whole line matches anything.

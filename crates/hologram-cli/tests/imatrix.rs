@@ -2,8 +2,18 @@
 
 mod common;
 
-use common::{BITNET, Folder, LLAMA, ok, rejected};
+use common::{BITNET, Folder, LLAMA, command, ok, rejected, text as text_of};
 use hologram_llm::gguf::GgufFile;
+
+/// The bytes of a file in which the tensors with this part of their name are called otherwise.
+fn without(path: &str, part: &str) -> Vec<u8> {
+    let mut file = std::fs::read(path).unwrap();
+    let places: Vec<usize> =
+        (0..file.len() - part.len()).filter(|at| file[*at..].starts_with(part.as_bytes())).collect();
+    assert!(!places.is_empty(), "{part} is not in {path}");
+    places.into_iter().for_each(|at| file[at] = b'_');
+    file
+}
 
 #[test]
 fn an_importance_matrix_is_written_and_used() {
@@ -20,6 +30,19 @@ fn an_importance_matrix_is_written_and_used() {
         std::fs::read(&model).unwrap()
     };
     assert_ne!(size(&["--imatrix", &out]), size(&[]));
+
+    // A matrix that lacks some entries says which; one without gaps says nothing.
+    let note = |imatrix: &str| {
+        let output = command(&["quantize", LLAMA, &model, "--type", "Q4_0", "--imatrix", imatrix]).output().unwrap();
+        assert!(output.status.success(), "{}", text_of(&output.stderr));
+        text_of(&output.stderr)
+    };
+    assert!(!note(&out).contains("note:"), "{}", note(&out));
+    let partial = folder.write("partial.gguf", without(&out, "blk.1.attn_k.weight"));
+    let said = "partial.gguf has no entry for 1 quantized tensor, blk.1.attn_k.weight first: its columns count alike\n";
+    assert!(note(&partial).contains(said), "{}", note(&partial));
+    let shorter = folder.write("shorter.gguf", without(&out, "in_sum2"));
+    rejected(&["quantize", LLAMA, &model, "--type", "Q4_0", "--imatrix", &shorter], 1, &["not an importance matrix"]);
 
     let bad = |args: &[&str], want: &str| rejected(&[&["imatrix"], args].concat(), 1, &[want]);
     let none = folder.path("none/out.gguf");

@@ -27,6 +27,11 @@ fn folder() -> Folder {
     folder.write("lines.txt", "one\n\ntwo\n");
     folder.write("long.txt", format!("one\n{}\n", "word ".repeat(300)));
     folder.write("empty.txt", "");
+    folder.write("x.npy", f32_npy(&[1.0, 2.0]));
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("L.gguf", folder.path("link.gguf")).unwrap();
+    #[cfg(not(unix))]
+    fs::copy(LLAMA, folder.path("link.gguf")).unwrap();
     let kernel = |line: &str| {
         format!(
             "kernel f(x: buffer<f32, write>) workgroup(64) {{\n %v = load.f32 x[0]\n {line}\n store.f32 x[0], %w\n}}\n"
@@ -101,6 +106,40 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["serve", "--speculate", "-3"], 2, "it must be auto, off, or a number from 0 to 15"),
         (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),
         (&["serve", "--pooling", "none"], 2, "--pooling none gives a vector for each token"),
+        // Results in place of what they come from.
+        (&["logits", "L.gguf", "--tokens", "5", "--out", "L.gguf"], 1, "L.gguf is also read; write to another name"),
+        #[cfg(unix)]
+        (&["logits", "L.gguf", "--tokens", "5", "--out", "link.gguf"], 1, "link.gguf is also read"),
+        #[cfg(unix)]
+        (&["logits", "link.gguf", "--tokens", "5", "--out", "./L.gguf"], 1, "./L.gguf is also read"),
+        (&["logits", "L.gguf", "--tokens", "5", "--lora", "x.npy", "--out", "x.npy"], 1, "x.npy is also read"),
+        (&["embed", "-m", BERT, "--file", "text.txt", "--out", "text.txt"], 1, "text.txt is also read"),
+        (&["embed", "-m", BERT, "a text", "--out", BERT], 1, "model.gguf is also read"),
+        (&["imatrix", "L.gguf", "-f", "text.txt", "-o", "text.txt"], 1, "text.txt is also read"),
+        (&["quantize", "L.gguf", "x.npy", "--type", "Q4_0", "--imatrix", "x.npy"], 1, "x.npy is also read"),
+        (
+            &["exec", "add.atlas", "--grid", "1", "--arg", "x=@x.npy", "--arg", "y=@x.npy", "--out", "x.npy"],
+            1,
+            "x.npy is also read",
+        ),
+        (&["exec", "add.atlas", "--grid", "1", "--arg", "x=@x.npy", "--out", "add.atlas"], 1, "add.atlas is also read"),
+        (&["asm", "add.atlas", "-o", "add.atlas"], 1, "add.atlas is also read"),
+        // Files that cannot be standard output, and names that are empty.
+        (&["quantize", "L.gguf", "-", "--type", "Q4_0"], 2, "cannot be standard output: give a file's name"),
+        (&["imatrix", "L.gguf", "-f", "text.txt", "-o", "-"], 2, "cannot be standard output: give a file's name"),
+        (&["run", "L.gguf", "Hi", "--lora", "x:"], 2, "the scale after the colon is missing"),
+        (&["run", "L.gguf", "Hi", "--lora", "L.gguf:"], 2, "the scale after the colon is missing"),
+        (&["run", "L.gguf", "Hi", "--lora", ""], 2, "'--lora <FILE[:SCALE]>': the file's name is missing"),
+        (&["run", "L.gguf", "Hi", "--lora", ":0.5"], 2, "the file's name is missing"),
+        (&["run", "-m", "", "Hi"], 2, "'--model <MODEL>'"),
+        (&["run", "", "Hi"], 2, "name"),
+        (&["run", "L.gguf", "-f", ""], 2, "'--file <FILE>'"),
+        (&["quantize", "L.gguf", "", "--type", "Q4_0"], 2, "'<OUT>'"),
+        (&["exec", "add.atlas", "--grid", "1", "--arg", "x=@"], 2, "the file"),
+        (&["pull", ""], 2, "name"),
+        (&["rm", ""], 2, "name"),
+        (&["serve", "-m", ""], 2, "'--model <MODEL>'"),
+        (&["serve", "-m", "a="], 2, "name"),
         // Words of other tools.
         (&["rnu", "Hi"], 2, "use `hologram run`"),
         (&["list"], 2, "use `hologram models`"),

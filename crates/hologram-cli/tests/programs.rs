@@ -267,7 +267,7 @@ fn binary_programs_do_what_their_text_does() {
     for call in [&["disasm"][..], &["check"], &["exec", "--grid", "1"]] {
         rejected(&[call, &[&array]].concat(), 1, &[&array, "is neither a binary program nor text"]);
     }
-    rejected(&["asm", VECTOR_ADD, "-o", VECTOR_ADD], 1, &["would overwrite the source"]);
+    rejected(&["asm", VECTOR_ADD, "-o", VECTOR_ADD], 1, &["is also read; write to another name"]);
     rejected(&["asm", VECTOR_ADD, "-o", &folder.path("no/folder")], 1, &["cannot write"]);
     rejected(&["asm", "Cargo.toml"], 1, &["Cargo.toml: line 1: expected `kernel`"]);
 }

@@ -1,13 +1,15 @@
 //! Trains a small GPT on the bytes of a text, and prints how its loss falls:
-//! `cargo run --release -p hologram-core --example train_gpt -- [TEXT] [STEPS] [DEVICE] [f32|bf16]`.
+//! `cargo run --release -p hologram-core --example train_gpt -- [TEXT] [STEPS] [DEVICE] [f32|bf16] [profile]`. With
+//! `profile` it prints the kernels of a step by time.
 
 mod gpt;
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gpt::{Init, Sizes};
 use hologram_core::ops::Optimizer;
-use hologram_core::{DType, Executor, Parameters, TrainOptions, Trainer};
+use hologram_core::{DType, Executor, Parameters, Plan, TrainOptions, Trainer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -56,5 +58,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     println!("{:.1} ms per step", start.elapsed().as_secs_f64() * 1e3 / steps.max(1) as f64);
+    if args.get(4).is_some_and(|word| word == "profile") {
+        profile(trainer.plan())?;
+    }
+    Ok(())
+}
+
+/// Prints the kernels of a step by their time, the sum over all launches of a kernel.
+fn profile(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
+    let mut kernels: BTreeMap<String, (usize, f64)> = BTreeMap::new();
+    for (name, seconds) in plan.profile()? {
+        let kernel = kernels.entry(name.to_string()).or_default();
+        *kernel = (kernel.0 + 1, kernel.1 + seconds);
+    }
+    let mut kernels: Vec<_> = kernels.into_iter().collect();
+    kernels.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    for (name, (launches, seconds)) in kernels {
+        println!("{:>9.1} µs {launches:>4} × {name}", seconds * 1e6);
+    }
     Ok(())
 }

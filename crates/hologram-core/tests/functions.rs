@@ -144,7 +144,7 @@ macro_rules! exact {
                 let exact = ((a - m) / b).round_ties_even() + 0.0;
                 if q.is_finite() && q.abs() < limit && q != 0.0 && b.is_finite() {
                     exact
-                } else if a.is_finite() && a != 0.0 && q == 0.0 && a.signum() != b.signum() {
+                } else if b.is_finite() && a != 0.0 && q == 0.0 && a.signum() != b.signum() {
                     -1.0
                 } else {
                     q.floor()

@@ -234,3 +234,29 @@ fn mistakes_are_explained() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn rows_leave_a_tensor_and_come_back() -> Result<()> {
+    let executor = Executor::open("cpu", Some(1))?;
+    // Elements in one part, and codes and scales in two; rows of the first dimension have several of the last.
+    for format in [DType::F32, DType::F16, DType::Q8Planes] {
+        let (shape, bytes) = ([5usize, 3, 64], format.bytes(15, 64).unwrap());
+        let content: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
+        let tensor = Tensor::from_bytes(&executor, format, &shape, &content)?;
+        let other = Tensor::from_bytes(&executor, format, &shape, &vec![0; bytes])?;
+        let (mut rows, mut got, mut want) = (Vec::new(), Vec::new(), Vec::new());
+        tensor.read_rows(1..4, &mut rows)?;
+        assert_eq!(rows.len(), 3 * tensor.row_bytes()?, "{}", format.name());
+        other.write_rows(2..5, &rows)?;
+        other.read_rows(3..4, &mut got)?;
+        tensor.read_rows(2..3, &mut want)?;
+        assert!(got == want && got.iter().any(|byte| *byte != 0), "{}", format.name());
+        got.clear();
+        other.read_rows(0..2, &mut got)?;
+        assert!(got.iter().all(|byte| *byte == 0), "{}: other rows changed", format.name());
+        assert!(tensor.read_rows(4..6, &mut rows).is_err() && other.write_rows(0..1, &rows).is_err());
+    }
+    let view = Tensor::from_slice(&executor, &[2, 2], &[1.0f32; 4])?.transpose()?;
+    assert!(view.read_rows(0..1, &mut Vec::new()).is_err());
+    Ok(())
+}

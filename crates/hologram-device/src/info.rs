@@ -54,7 +54,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Threads that a CPU runs in parallel; multiprocessors of an NVIDIA GPU; 1 where the device does not report it.
+    /// Threads that a CPU runs in parallel; multiprocessors of an NVIDIA GPU; cores of an Apple GPU; 1 where the device
+    /// does not report it.
     pub parallelism: usize,
     /// What programs and buffers may be at most.
     pub limits: DeviceLimits,

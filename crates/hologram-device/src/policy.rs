@@ -9,6 +9,8 @@ use crate::DType;
 pub struct Policy {
     /// Whether the device shares the host's memory, so that [`Backend::wrap`](crate::Backend::wrap) copies nothing.
     pub shares_host_memory: bool,
+    /// Native kernels take tensors that begin at multiples of so many bytes.
+    pub alignment: usize,
     /// Neighbouring elements per thread of an elementwise program: 1, or 4 for a device that moves four elements with
     /// one instruction.
     pub elements_per_thread: u32,
@@ -39,6 +41,7 @@ impl Default for Policy {
     fn default() -> Policy {
         Policy {
             shares_host_memory: false,
+            alignment: 1,
             elements_per_thread: 1,
             weight_layout: |format| format,
             activations: Vec::new(),

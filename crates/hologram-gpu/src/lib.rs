@@ -93,9 +93,14 @@ impl Target {
         Target { vendor: Vendor::Nvidia { capability }, multiprocessors, max_shared }
     }
 
-    /// An Apple GPU: 32 KiB of threadgroup memory, and enough workgroups at a time for each core of most chips (M1 to
-    /// M5 Max have up to 40). Metal does not report the number of cores.
-    pub const APPLE: Target = Target { vendor: Vendor::Apple, multiprocessors: 64, max_shared: 32 << 10 };
+    /// An Apple GPU with this number of cores, and with 32 KiB of threadgroup memory.
+    pub const fn apple(cores: u32) -> Target {
+        Target { vendor: Vendor::Apple, multiprocessors: cores, max_shared: 32 << 10 }
+    }
+
+    /// An Apple GPU whose number of cores is not known: with enough workgroups at a time for each core of most chips
+    /// (M1 to M5 Max have up to 40).
+    pub const APPLE: Target = Target::apple(64);
 
     /// Whether it is an Apple GPU.
     pub fn is_apple(self) -> bool {

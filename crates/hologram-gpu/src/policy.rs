@@ -41,6 +41,8 @@ pub fn policy(target: Target) -> Policy {
     let attention = Preference { format: DType::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };
     Policy {
         shares_host_memory: target.is_apple(),
+        // Of the widest access.
+        alignment: 16,
         // Memory moves vectors of four f32 the fastest.
         elements_per_thread: 4,
         // Grids are tables that only the host reads.

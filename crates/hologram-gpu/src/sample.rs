@@ -1,4 +1,4 @@
-//! `sample`: logits f32 [n, v], numbers f32 [n, 2], words u32 [n, 4] → u32 [n]. The first launch reads all logits
+//! `sample`: logits f32 [n, v], numbers f32 [n, 3], words u32 [n, 4] → u32 [n]. The first launch reads all logits
 //! with many workgroups; the second reads the relevant ones with one workgroup per row.
 
 use hologram_device::{DType, KernelSpec, Operation};

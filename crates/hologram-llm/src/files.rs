@@ -21,9 +21,12 @@ pub enum ModelFiles {
     Folder(Folder),
 }
 
-/// Whether two paths lead to the same file, which exists.
-pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
-    matches!((std::fs::canonicalize(a), std::fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
+/// Whether a path leads to `source` or, if that is a folder, to a file in it; through links too. Both exist then.
+pub fn leads_to(path: &Path, source: &Path) -> bool {
+    let Ok(path) = std::fs::canonicalize(path) else { return false };
+    let is = |source: &Path| std::fs::canonicalize(source).is_ok_and(|source| source == path);
+    let mut files = std::fs::read_dir(source).into_iter().flatten().flatten();
+    is(source) || files.any(|file| is(&file.path()))
 }
 
 impl ModelFiles {
@@ -134,6 +137,14 @@ impl ModelFiles {
             ModelFiles::Folder(folder) => {
                 folder.tensors().filter(|t| part(t.name).is_none()).map(|t| t.bytes as u64).sum()
             }
+        }
+    }
+
+    /// The mapped files with weights.
+    pub(crate) fn maps(&self) -> Vec<&[u8]> {
+        match self {
+            ModelFiles::Gguf(file) => file.parts().iter().map(|part| part.bytes()).collect(),
+            ModelFiles::Folder(folder) => folder.maps(),
         }
     }
 

@@ -116,8 +116,12 @@ const DEFAULT_CONTEXT: usize = 4096;
 impl GenerateOptions {
     /// Options of a session for these generations.
     pub(crate) fn session(&self, model: &Model) -> SessionOptions {
-        let context = self.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT));
-        SessionOptions { context, kv: self.kv, ..SessionOptions::default() }
+        SessionOptions { context: self.context_for(model), kv: self.kv, ..SessionOptions::default() }
+    }
+
+    /// The context length in tokens: the one given, or the default for a model.
+    pub fn context_for(&self, model: &Model) -> usize {
+        self.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT))
     }
 
     fn check(&self) -> Result<()> {

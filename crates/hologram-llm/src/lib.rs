@@ -10,6 +10,7 @@
 //! ```
 
 mod chat;
+mod checksum;
 mod embed;
 pub mod engine;
 mod error;
@@ -27,6 +28,7 @@ mod random;
 pub mod safetensors;
 pub mod sampling;
 mod session;
+mod snapshot;
 mod stop;
 pub mod tokenizer;
 mod weights;
@@ -35,7 +37,7 @@ pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Writte
 pub use embed::{Embedder, Pooling, Reranker, shortened};
 pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
-pub use files::ModelFiles;
+pub use files::{ModelFiles, leads_to};
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use kv::BLOCK_SIZE;
 pub use lora::Adapter;
@@ -51,6 +53,7 @@ pub use models::{
 pub use perplexity::Perplexity;
 pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
+pub use snapshot::Snapshot;
 
 /// The code of the documents, compiled and run.
 #[cfg(doctest)]

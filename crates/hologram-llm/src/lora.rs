@@ -13,6 +13,7 @@ use hologram_core::ops::RopeStyle;
 use hologram_core::{Executor, Tensor};
 use serde_json::{Map, Value};
 
+use crate::checksum::Checksum;
 use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
@@ -73,6 +74,17 @@ impl Adapter {
     /// The file or the folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Adds what tells it from other adapters.
+    pub(crate) fn add_to(&self, sum: Checksum) -> Checksum {
+        let file: Vec<&[u8]> = match &self.source {
+            Source::Gguf(file) => file.parts().iter().map(|part| part.bytes()).collect(),
+            Source::Peft(shard) => vec![&shard.map],
+        };
+        let sum = file.into_iter().fold(sum, Checksum::add_sample);
+        let factors = self.pairs.values().map(|pair| pair.factor).chain([self.scale]);
+        factors.fold(sum, |sum, factor| sum.add(&factor.to_le_bytes()))
     }
 
     fn values(&self, name: &str) -> Result<Vec<f32>> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use hologram_backends::DType;
 use hologram_core::Executor;
 
+use crate::checksum::Checksum;
 use crate::error::{LlmError, Result};
 use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
@@ -16,6 +17,7 @@ use crate::models::decoder::Decoder;
 use crate::random::{RandomWeights, Shape, WeightTypes};
 use crate::safetensors::FolderWeights;
 use crate::session::{Session, SessionOptions};
+use crate::snapshot::Identity;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{FileWeights, check_memory};
 
@@ -27,6 +29,7 @@ pub struct Model {
     /// Read when it is first used.
     tokenizer: OnceLock<Tokenizer>,
     end_tokens: Vec<u32>,
+    identity: Arc<Identity>,
 }
 
 impl Model {
@@ -106,8 +109,10 @@ impl Model {
                 Decoder::load(config, &FolderWeights::new(executor, folder, names)?, adapters, &mut progress)?
             }
         };
-        let (executor, decoder) = (executor.clone(), Arc::new(decoder));
-        Ok(Model { executor, decoder, files: Some(Arc::new(files)), tokenizer: OnceLock::new(), end_tokens })
+        let (executor, decoder, files) = (executor.clone(), Arc::new(decoder), Some(Arc::new(files)));
+        let of_adapters = adapters.iter().fold(Checksum::new(), |sum, adapter| adapter.add_to(sum));
+        let identity = Arc::new(Identity::new(files.clone(), of_adapters));
+        Ok(Model { executor, decoder, files, tokenizer: OnceLock::new(), end_tokens, identity })
     }
 
     /// A model of a known shape with random weights, made on the device, to measure speed without a download.
@@ -119,12 +124,14 @@ impl Model {
         let weights = RandomWeights::new(executor, shape, types);
         check_memory(executor, &format!("{} in {}", shape.name, types.name()), weights.bytes())?;
         let decoder = Arc::new(Decoder::load(shape.config(), &weights, &[], &mut |_, _| ())?);
+        let described = format!("{shape:?} {}", types.name());
         Ok(Model {
             executor: executor.clone(),
             decoder,
             files: None,
             tokenizer: OnceLock::new(),
             end_tokens: Vec::new(),
+            identity: Arc::new(Identity::new(None, Checksum::new().add(described.as_bytes()))),
         })
     }
 
@@ -197,7 +204,7 @@ impl Model {
     /// # Errors
     /// When an option is out of range or the device lacks the memory.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
-        Session::new(&self.executor, &self.decoder, options)
+        Session::new(&self.executor, &self.decoder, &self.identity, options)
     }
 
     /// Continues a prompt. Returns an iterator over pieces of text.

@@ -13,8 +13,8 @@
 //! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number depends only on the seed and the position, so runs are reproducible without a generator's state.
-//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p`, `min_p` and penalties;
-//! these require sampling on the host.
+//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p` and penalties; these
+//! require sampling on the host.
 
 pub use hologram_core::ops::philox4x32_10;
 
@@ -103,14 +103,17 @@ impl SamplerConfig {
 
     /// Whether the operation `sample` supports these parameters.
     pub fn fits_device(&self) -> bool {
-        self.min_p == 0.0 && self.typical_p == 1.0 && !self.penalises()
+        self.typical_p == 1.0 && !self.penalises()
     }
 
     /// The parameters of the operation `sample` for a token at this position: a row of its `f32` and of its `u32`
     /// input.
-    pub fn row(&self, position: u64) -> ([f32; 2], [u32; 4]) {
+    pub fn row(&self, position: u64) -> ([f32; 3], [u32; 4]) {
         let top_k = u32::try_from(self.top_k).unwrap_or(u32::MAX);
-        ([self.temperature, self.top_p], [top_k, self.seed as u32, (self.seed >> 32) as u32, position as u32])
+        (
+            [self.temperature, self.top_p, self.min_p.ln()],
+            [top_k, self.seed as u32, (self.seed >> 32) as u32, position as u32],
+        )
     }
 }
 
@@ -192,7 +195,8 @@ impl Sampler {
         self.keep_typical(max);
         self.keep_top_p(logits, max);
         if self.config.min_p > 0.0 {
-            let least = max + f64::from(self.config.min_p).ln();
+            // In f32, as on a device.
+            let least = f64::from(max as f32 + self.config.min_p.ln());
             self.keys.retain(|&k| logit(k) >= least);
         }
         // The running sum follows the order of token ids, which needs no full sort on a device.

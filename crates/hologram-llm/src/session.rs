@@ -1,5 +1,6 @@
 //! A running model: its KV cache and the compiled plans of its step.
 
+mod snapshots;
 mod sums;
 
 use std::collections::hash_map::Entry;
@@ -14,6 +15,7 @@ use crate::error::{LlmError, Result};
 use crate::kv::{BLOCK_SIZE, KvCache, Prefix};
 use crate::models::decoder::{Bucket, Decoder, Results, SumName};
 use crate::sampling::{Sampler, SamplerConfig};
+use crate::snapshot::Identity;
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,7 @@ pub enum Logits {
 pub struct Session {
     executor: Executor,
     decoder: Arc<Decoder>,
+    identity: Arc<Identity>,
     cache: KvCache,
     /// The cached tokens of each sequence.
     cached: Vec<Vec<u32>>,
@@ -154,7 +157,12 @@ pub(crate) struct Rows<'a> {
 }
 
 impl Session {
-    pub(crate) fn new(executor: &Executor, decoder: &Arc<Decoder>, options: SessionOptions) -> Result<Session> {
+    pub(crate) fn new(
+        executor: &Executor,
+        decoder: &Arc<Decoder>,
+        identity: &Arc<Identity>,
+        options: SessionOptions,
+    ) -> Result<Session> {
         let check = |option, value: usize, max: usize| match value {
             v if (1..=max).contains(&v) => Ok(()),
             v => Err(LlmError::Option { option, reason: format!("is {v}, but must be from 1 to {max}") }),
@@ -186,12 +194,13 @@ impl Session {
         let one = Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None };
         decoder.graph(executor, &cache, one)?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
-        let (executor, decoder) = (executor.clone(), decoder.clone());
+        let (executor, decoder, identity) = (executor.clone(), decoder.clone(), identity.clone());
         let (plans, prefers_fixed, scratch) = (HashMap::new(), HashMap::new(), Scratch::default());
         let cached = vec![Vec::new(); options.sequences];
         Ok(Session {
             executor,
             decoder,
+            identity,
             cache,
             cached,
             options,
@@ -357,6 +366,15 @@ impl Session {
         }
     }
 
+    /// Makes the part of a block at the end of a sequence available to another one; `hash` is that of the blocks before.
+    pub(crate) fn publish_rest(&mut self, sequence: usize, hash: u128) {
+        let tokens =
+            self.cached.get(sequence).map_or(&[][..], |cached| &cached[cached.len() / BLOCK_SIZE * BLOCK_SIZE..]);
+        if !tokens.is_empty() {
+            self.cache.publish_rest(sequence, hash, tokens);
+        }
+    }
+
     /// Saves the states of a sequence, whose tokens are whole blocks, under the hash of the last; see
     /// [`KvCache::save_state`].
     pub(crate) fn save_state(&mut self, sequence: usize, hash: u128) {
@@ -437,7 +455,7 @@ impl Session {
             self.run(Output::Logits).and_then(|()| self.choose_on_host(sampler))
         };
         if chosen.is_err() {
-            self.restore();
+            self.undo();
         }
         chosen
     }
@@ -465,7 +483,7 @@ impl Session {
     }
 
     /// Truncates the sequences to their state before the last run. A lost device is reported by the next run.
-    fn restore(&mut self) {
+    fn undo(&mut self) {
         for (sequence, growth) in self.scratch.growth.iter().enumerate() {
             if self.cache.has_states() && growth.added > 0 {
                 // A step that failed may have written the states before it, too: slots are used again.
@@ -509,7 +527,7 @@ impl Session {
                 false => Ok(()),
             });
             if let Err(e) = done {
-                self.restore();
+                self.undo();
                 return Err(e);
             }
         }
@@ -711,7 +729,7 @@ fn has_sampling(executor: &Executor, vocab: usize) -> bool {
         |format, shape: &[usize]| TensorSpec { format, shape: shape.iter().map(|n| Extent::Fixed(*n)).collect() };
     let spec = KernelSpec {
         op: Operation::Sample,
-        inputs: vec![tensor(DType::F32, &[1, vocab]), tensor(DType::F32, &[1, 2]), tensor(DType::U32, &[1, 4])],
+        inputs: vec![tensor(DType::F32, &[1, vocab]), tensor(DType::F32, &[1, 3]), tensor(DType::U32, &[1, 4])],
         output: tensor(DType::U32, &[1]),
         in_place: None,
     };

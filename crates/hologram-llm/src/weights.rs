@@ -144,9 +144,11 @@ impl<'a> FileWeights<'a> {
         shape: &[usize],
     ) -> Result<Tensor> {
         let format = tensor.dtype()?;
+        let start = tensor.range().start + bytes.start;
+        // A file may align its tensors less than the device needs.
+        let aligned = start.is_multiple_of(self.executor.backend().policy().alignment);
         match self.shared.as_ref().and_then(|files| files.get(tensor.part())) {
-            Some(buffer) if layout == format => {
-                let start = tensor.range().start + bytes.start;
+            Some(buffer) if layout == format && aligned => {
                 Ok(Tensor::from_buffer(self.executor, buffer.clone(), start, format, shape)?)
             }
             _ => {

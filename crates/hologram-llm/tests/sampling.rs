@@ -194,22 +194,27 @@ fn devices_choose_what_the_host_chooses() {
     let mut graph = Graph::new();
     let rows = graph.extent("rows", 64);
     let logits = graph.input("logits", DType::F32, &[rows, VOCAB.into()]).unwrap();
-    let numbers = graph.input("numbers", DType::F32, &[rows, Dim::Fixed(2)]).unwrap();
+    let numbers = graph.input("numbers", DType::F32, &[rows, Dim::Fixed(3)]).unwrap();
     let words = graph.input("words", DType::U32, &[rows, Dim::Fixed(4)]).unwrap();
     let tokens = graph.sample(logits, numbers, words).unwrap();
     graph.output("tokens", tokens).unwrap();
     let mut plan = graph.compile(&executor, &[]).unwrap();
     let options = [
-        (0.8, 40, 0.95),
-        (1.0, 0, 1.0),
-        (0.7, 0, 0.9),
-        (1.5, 300, 0.5),
-        (0.0, 0, 1.0),
-        (2.0, 1, 0.1),
-        (1.0, 5000, 0.99),
+        (0.8, 40, 0.95, 0.0),
+        (1.0, 0, 1.0, 0.0),
+        (0.7, 0, 0.9, 0.0),
+        (1.5, 300, 0.5, 0.0),
+        (0.0, 0, 1.0, 0.0),
+        (2.0, 1, 0.1, 0.0),
+        (1.0, 5000, 0.99, 0.0),
+        (1.0, 0, 1.0, 0.05),
+        (1.5, 40, 0.95, 0.2),
+        (0.7, 0, 1.0, 1.0),
+        (2.0, 0, 0.9, 0.3),
     ];
-    for (temperature, top_k, top_p) in options {
-        let config = SamplerConfig { seed: 3 << 40 | 99, ..config(temperature, top_k, top_p) };
+    for (temperature, top_k, top_p, min_p) in options {
+        let config = SamplerConfig { seed: 3 << 40 | 99, min_p, ..config(temperature, top_k, top_p) };
+        assert!(config.fits_device());
         let mut sampler = Sampler::new(config).unwrap();
         let (mut all, mut numbers, mut words, mut want) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for position in 1000..1064 {

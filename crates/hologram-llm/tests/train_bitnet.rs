@@ -47,17 +47,21 @@ fn a_trained_bitnet_runs_from_its_file() -> Result<(), Box<dyn std::error::Error
     let model = Model::load_on(&path, &device)?;
     let options = SessionOptions { context: SIZES.length, ..SessionOptions::default() };
     let mut session = model.session(options)?;
-    let (mut squares, mut errors) = (0.0, 0.0);
+    let mut errors = Vec::new();
     for (ids, want) in ids.chunks(SIZES.length).zip(want.chunks(SIZES.length * VOCABULARY)) {
         session.truncate(0, 0);
-        for (got, want) in session.feed(0, ids, Logits::All)?.iter().zip(want) {
-            squares += f64::from(*want).powi(2);
-            errors += f64::from(got - want).powi(2);
+        let got = session.feed(0, ids, Logits::All)?;
+        for (got, want) in got.chunks(VOCABULARY).zip(want.chunks(VOCABULARY)) {
+            let squares: f64 = want.iter().map(|want| f64::from(*want).powi(2)).sum();
+            let off: f64 = got.iter().zip(want).map(|(got, want)| f64::from(got - want).powi(2)).sum();
+            errors.push((off / squares).sqrt());
         }
     }
-    // Scales of matrices are rounded to `f16`, and a few activations are therefore rounded to the next of 255 codes.
-    let error = (errors / squares).sqrt();
-    assert!(error < 5e-3, "{error:.2e}");
+    // Both have the same weights, and sums that are rounded otherwise: in a few rows an activation at the edge of two of
+    // 255 codes gets the other one.
+    errors.sort_by(f64::total_cmp);
+    let (most, greatest) = (errors[errors.len() * 3 / 4], errors[errors.len() - 1]);
+    assert!(most < 1e-6 && greatest < 1e-3, "{most:.2e}, {greatest:.2e}");
 
     let options = GenerateOptions { max_tokens: 12, sampling: SamplerConfig::GREEDY, ..GenerateOptions::default() };
     let pieces: Result<Vec<_>, _> = model.generate("To be, or not ", &options)?.collect();

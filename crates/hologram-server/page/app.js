@@ -24,15 +24,31 @@ let model = { name: null, chats: true };
 
 const headers = () => (settings.key ? { authorization: `Bearer ${settings.key}` } : {});
 
+async function get(path) {
+  const answer = await (await fetch(path, { headers: headers() })).json();
+  if (answer.error) throw new Error(answer.error.message);
+  return answer;
+}
+
+/** Shows which model answers, and a choice if there are several. A model that is chosen is loaded. */
 async function describe() {
+  const chosen = settings.model;
   try {
-    const props = await (await fetch("/props", { headers: headers() })).json();
-    if (props.error) throw new Error(props.error.message);
-    model = { name: props.model_alias, chats: Boolean(props.chat_template) };
-    $("model").textContent = model.name + (model.chats ? "" : " (continues texts)");
-    if (!model.chats) $("input").placeholder = "Text to continue";
+    // Aliases are other names of the same models.
+    const names = (await get("/v1/models")).data.filter((one) => one.id === one.root).map((one) => one.id);
+    const name = names.includes(chosen) ? chosen : names[0];
+    $("models").replaceChildren(...names.map((own) => make("option", { value: own, selected: own === name }, own)));
+    $("models").hidden = names.length < 2;
+    model = { name, chats: true };
+    if (names.length > 1) $("model").textContent = "loading …";
+    const props = await get(`/props?model=${encodeURIComponent(name)}`);
+    // Another one was chosen meanwhile.
+    if (settings.model !== chosen) return;
+    model = { name, chats: Boolean(props.chat_template) };
+    $("model").textContent = [names.length < 2 ? name : "", model.chats ? "" : "(continues texts)"].join(" ").trim();
+    $("input").placeholder = model.chats ? "Message" : "Text to continue";
   } catch (error) {
-    $("model").textContent = error.message;
+    if (settings.model === chosen) $("model").textContent = error.message;
   }
 }
 
@@ -91,7 +107,7 @@ function item(message) {
 
 /** The parts of a message's item. */
 function fill(node, message) {
-  const parts = [make("div", { className: "role" }, message.role === "user" ? "You" : model.name ?? "Model")];
+  const parts = [make("div", { className: "role" }, message.role === "user" ? "You" : message.model ?? model.name ?? "Model")];
   if (message.thought) {
     const wasOpen = node.querySelector("details.thought")?.open ?? false;
     const details = make("details", { className: "thought", open: wasOpen });
@@ -222,7 +238,7 @@ async function reply() {
   if (running) return;
   const own = chat;
   let path, body;
-  const message = { role: "assistant", content: "", pending: true };
+  const message = { role: "assistant", content: "", pending: true, model: model.name };
   const control = new AbortController();
   try { [path, body] = request(); } catch (error) { message.error = error.message; }
   own.messages.push(message);
@@ -368,6 +384,12 @@ for (const name of [...NUMBERS, ...TEXTS]) {
     if (name === "key") describe();
   });
 }
+$("models").addEventListener("change", () => {
+  settings.model = $("models").value;
+  saveSettings();
+  $("model").textContent = "loading …";
+  describe();
+});
 $("probabilities").checked = settings.probabilities ?? false;
 $("probabilities").addEventListener("change", () => {
   settings.probabilities = $("probabilities").checked;

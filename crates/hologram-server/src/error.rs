@@ -142,6 +142,11 @@ impl ApiError {
         ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// 501: the server was started without it.
+    pub fn not_implemented(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
     /// 503 with `Retry-After`: full, loading or draining.
     pub fn unavailable(message: impl Into<String>, seconds: u32) -> ApiError {
         ApiError {

@@ -99,7 +99,7 @@ impl Fields {
     pub fn number(&mut self, field: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
         let number = self.typed(field, "a number", |value| value.as_f64())?;
         match number.filter(|n| !range.contains(n)) {
-            Some(n) => Err(outside(&self.name(field), n, range)),
+            Some(n) => Err(outside(&self.name(field), short(n), range)),
             None => Ok(number),
         }
     }
@@ -171,6 +171,12 @@ pub fn wrong(name: &str, what: &str, value: &Value) -> ApiError {
     ApiError::invalid(name, format!("{name} must be {what}, not {}", kind(value)))
 }
 
+/// A number with an exponent where it would have hundreds of digits otherwise.
+pub fn short(number: f64) -> String {
+    let (plain, scientific) = (number.to_string(), format!("{number:e}"));
+    if plain.len() > 20 { scientific } else { plain }
+}
+
 /// A whole number in a range; `1.0` is one.
 ///
 /// # Errors
@@ -178,7 +184,7 @@ pub fn wrong(name: &str, what: &str, value: &Value) -> ApiError {
 pub fn integer(value: &Value, name: &str, range: RangeInclusive<i64>) -> Result<i64> {
     let Some(number) = value.as_f64() else { return Err(wrong(name, "a whole number", value)) };
     if number.fract() != 0.0 {
-        return Err(ApiError::invalid(name, format!("{name} must be a whole number, not {number}")));
+        return Err(ApiError::invalid(name, format!("{name} must be a whole number, not {}", short(number))));
     }
     // Beyond 2^53 only the exact reading counts.
     let exact = value.as_i64().or_else(|| (number.abs() < 9e15).then_some(number as i64));

@@ -46,6 +46,7 @@ mod responses;
 mod routes;
 mod served;
 mod server;
+mod slots;
 mod stream;
 mod strict;
 mod talk;

@@ -78,6 +78,8 @@ pub struct Options {
     pub max_loaded: usize,
     /// Models that were idle for so long are unloaded; `None`: they stay.
     pub unload_after: Option<Duration>,
+    /// Where `/slots/{id}` keeps conversations; `None`: nowhere.
+    pub slot_folder: Option<PathBuf>,
     /// Limits.
     pub limits: Limits,
 }
@@ -93,6 +95,7 @@ impl Default for Options {
             hosts: Vec::new(),
             max_loaded: usize::MAX,
             unload_after: None,
+            slot_folder: None,
             limits: Limits::default(),
         }
     }

@@ -7,7 +7,7 @@ use hologram_llm::sampling::SamplerConfig;
 use serde_json::Value;
 
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, integer, wrong};
+use crate::fields::{Fields, integer, short, wrong};
 
 /// Maximum stop texts of a request.
 const MAX_STOPS: usize = 16;
@@ -173,7 +173,9 @@ fn logit_bias(fields: &mut Fields, vocab: usize) -> Result<Vec<(u32, f32)>> {
                 // As OpenAI documents: a ban, not a weight.
                 Ok((id, if bias == -100.0 { f32::NEG_INFINITY } else { bias as f32 }))
             }
-            Some(bias) => Err(ApiError::invalid(&name, format!("a bias is {bias}, but must be from -100 to 100"))),
+            Some(bias) => {
+                Err(ApiError::invalid(&name, format!("a bias is {}, but must be from -100 to 100", short(bias))))
+            }
             None => Err(wrong(&name, "numbers by token", &value)),
         }
     };

@@ -76,6 +76,15 @@ impl From<Served> for Source {
     }
 }
 
+/// How long a model stays in memory after its last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// So long.
+    For(Duration),
+    /// Until another needs its place.
+    Forever,
+}
+
 /// Where a model is.
 enum Stage {
     /// Not in memory.
@@ -112,6 +121,8 @@ struct State {
     users: usize,
     /// When its last request ended, or it was loaded.
     used: Instant,
+    /// How long it stays, if a request said so; otherwise as the server's options say.
+    keep: Option<Keep>,
     /// Until then it does not make room: those who waited for it come first, and the time is not all spent on loading.
     stays: Instant,
 }
@@ -169,7 +180,7 @@ impl Registry {
                 family: source.family,
                 load: source.load,
                 metrics: Metrics::default(),
-                state: Mutex::new(State { stage, users: 0, used: Instant::now(), stays: Instant::now() }),
+                state: Mutex::new(State { stage, users: 0, used: Instant::now(), keep: None, stays: Instant::now() }),
             }
         };
         Arc::new(Registry {
@@ -316,7 +327,8 @@ impl Registry {
             drop(served);
             let slot = &registry.slots[index];
             tracing::info!(model = slot.names[0], "unloaded");
-            slot.state().stage = Stage::Absent;
+            let mut state = slot.state();
+            (state.stage, state.keep) = (Stage::Absent, None);
         });
         // Without a thread the work was dropped, and the model with it.
         if begun { Stage::Unloading } else { Stage::Absent }
@@ -364,16 +376,31 @@ impl Registry {
 
     /// Unloads models that were idle for long, until the server ends.
     pub async fn unload_idle(self: Arc<Registry>) {
-        let Some(after) = self.unload_after else { return };
-        let tick = (after / 8).clamp(Duration::from_millis(20), Duration::from_secs(10));
+        let mut changes = self.changes.subscribe();
         while !self.closed.load(Ordering::SeqCst) {
-            tokio::time::sleep(tick).await;
+            let shortest = self.slots.iter().filter_map(|slot| self.stays(&slot.state())).min();
+            let tick = shortest.map(|time| (time / 8).clamp(Duration::from_millis(20), Duration::from_secs(10)));
+            // A request may set another time.
+            let changed = async { changes.changed().await.is_ok() };
+            match tick {
+                Some(tick) => drop(timeout(tick, changed).await),
+                None => drop(changed.await),
+            }
             for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.load.is_some()) {
                 let mut state = slot.state();
-                if state.users == 0 && state.used.elapsed() >= after {
+                if state.users == 0 && self.stays(&state).is_some_and(|time| state.used.elapsed() >= time) {
                     self.leave(index, &mut state);
                 }
             }
+        }
+    }
+
+    /// How long a model stays in memory after its last request; `None`: until another needs its place.
+    fn stays(&self, state: &State) -> Option<Duration> {
+        match state.keep {
+            None => self.unload_after,
+            Some(Keep::For(time)) => Some(time),
+            Some(Keep::Forever) => None,
         }
     }
 
@@ -442,6 +469,13 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Sets how long the model stays in memory after its last request.
+    pub fn keep(&self, keep: Keep) {
+        let User { registry, index } = &self.user;
+        registry.slots[*index].state().keep = Some(keep);
+        registry.tell();
+    }
+
     /// What requests of the model did.
     pub fn metrics(&self) -> &Metrics {
         &self.user.registry.slots[self.user.index].metrics
@@ -470,8 +504,10 @@ impl Drop for User {
         if state.users > 0 {
             return;
         }
+        let at_once = state.keep == Some(Keep::For(Duration::ZERO)) && registry.slots[self.index].load.is_some();
         state.stage = match std::mem::replace(&mut state.stage, Stage::Absent) {
             Stage::Leaving(served) => registry.unload(self.index, served),
+            Stage::Loaded(served) if at_once => registry.unload(self.index, served),
             other => other,
         };
     }

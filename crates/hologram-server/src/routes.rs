@@ -14,7 +14,7 @@ use crate::params::Params;
 use crate::registry::Lease;
 use crate::served::Served;
 use crate::server::Shared;
-use crate::{anthropic, info, metrics, ollama, openai, openapi, page, responses, tokens};
+use crate::{anthropic, info, metrics, ollama, openai, openapi, page, responses, slots, tokens};
 
 /// A request that passed the guard.
 pub struct Call {
@@ -71,13 +71,21 @@ impl Call {
 
     /// The value of `model=` in the query.
     pub fn model_of_query(&self) -> Option<String> {
-        let named = |pair: &str| pair.strip_prefix("model=").map(unescaped);
-        self.query.as_deref()?.split('&').find_map(named)
+        self.query_value("model")
+    }
+
+    /// The value of a name in the query.
+    pub fn query_value(&self, name: &str) -> Option<String> {
+        let value = |pair: &str| pair.strip_prefix(name)?.strip_prefix('=').map(unescaped);
+        self.query.as_deref()?.split('&').find_map(value)
     }
 }
 
 /// Runs work that may take long beside the threads that serve connections.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+///
+/// # Errors
+/// Those of the work, and 500 when it panicked.
+pub async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|_| ApiError::internal("the server failed to read the request"))?
 }
@@ -105,13 +113,14 @@ impl Ready {
     /// The engine's request for a reply.
     pub fn request(&self, params: &Params, prompt: Vec<u32>, reply: usize) -> Request {
         let mut request = params.request(prompt, reply);
-        let tenant = match (self.tenant, &params.salt) {
-            (None, None) => None,
-            (tenant, salt) => Some(format!("{tenant:?} {salt:?}")),
-        };
-        request.tenant = tenant;
+        request.tenant = tenant_name(self.tenant, params.salt.as_deref());
         request
     }
+}
+
+/// The engine's name for who shares cached prompts: the requests of a key with the same salt.
+pub fn tenant_name(key: Option<usize>, salt: Option<&str>) -> Option<String> {
+    (key.is_some() || salt.is_some()).then(|| format!("{key:?} {salt:?}"))
 }
 
 /// Where a request goes.
@@ -124,6 +133,7 @@ pub enum Route {
     ServerInfo,
     Props,
     Slots,
+    Slot(String),
     Metrics,
     OpenApi,
     Models,
@@ -172,6 +182,7 @@ pub static TABLE: &[Row] = &[
     row(Method::GET, "/server_info", |_| Route::ServerInfo, "The server, its model and its engine"),
     row(Method::GET, "/props", |_| Route::Props, "The model's properties, in llama.cpp's form"),
     row(Method::GET, "/slots", |_| Route::Slots, "Places for texts, in llama.cpp's form"),
+    row(Method::POST, "/slots/{id}", |id| Route::Slot(id.into()), "Keeps a slot's text in a file, or gets it back"),
     row(Method::GET, "/metrics", |_| Route::Metrics, "Metrics in Prometheus's form, with vLLM's names"),
     row(Method::GET, "/openapi.json", |_| Route::OpenApi, "This document"),
     row(Method::GET, "/v1/models", |_| Route::Models, "The models"),
@@ -246,6 +257,7 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
         Route::ServerInfo => info::server(&call),
         Route::Props => info::props(&call).await,
         Route::Slots => info::slots(&call),
+        Route::Slot(id) => slots::run(call, &id).await,
         Route::Metrics => metrics::get(&call),
         Route::OpenApi => Ok(body::json(StatusCode::OK, &openapi::document())),
         Route::Models => openai::models::list(&call),

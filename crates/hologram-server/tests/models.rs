@@ -30,7 +30,7 @@ impl Loads {
     }
 }
 
-/// A server of the models `a` (alias `first`), `b` and `broken`.
+/// A server of the models `a` (alias `org/first`), `b` and `broken`.
 fn serve(options: Options) -> (Running, Arc<Loads>) {
     let loads = Arc::new(Loads::default());
     let executor = Executor::open("cpu", Some(1)).unwrap();
@@ -53,7 +53,7 @@ fn serve(options: Options) -> (Running, Arc<Loads>) {
         };
         Source::new(names, 1234, Some("llama".into()), load)
     };
-    let sources = vec![source(0, &["a", "first"]), source(1, &["b"]), source(2, &["broken"])];
+    let sources = vec![source(0, &["a", "org/first"]), source(1, &["b"]), source(2, &["broken"])];
     let running = loading(options);
     running.server.as_ref().unwrap().offer(sources);
     (running, loads)
@@ -84,12 +84,20 @@ fn models_are_loaded_by_their_first_request() {
     assert_eq!(server.get("/ready").status, 200);
     let list = server.get("/v1/models").json();
     let ids: Vec<&Value> = list["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
-    assert_eq!(ids, ["a", "first", "b", "broken"]);
-    assert_eq!((status(&server, "first"), status(&server, "b")), ("unloaded".into(), "unloaded".into()));
+    assert_eq!(ids, ["a", "org/first", "b", "broken"]);
+    assert_eq!((status(&server, "org/first"), status(&server, "b")), ("unloaded".into(), "unloaded".into()));
     let unknown = server.post("/v1/chat/completions", &chat("c", 4));
     let error = &unknown.json()["error"];
     assert_eq!((unknown.status, &error["code"]), (404, &json!("model_not_found")));
-    assert!(error["message"].as_str().unwrap().ends_with(r#"these are: "a", "first", "b", "broken""#), "{error}");
+    assert!(error["message"].as_str().unwrap().ends_with(r#"these are: "a", "org/first", "b", "broken""#), "{error}");
+    // Clients may escape a name in a path.
+    for path in ["/v1/models/org%2Ffirst", "/v1/models/org%2ffirst", "/v1/models/org/first"] {
+        let model = server.get(path).json();
+        assert_eq!((&model["id"], &model["root"]), (&json!("org/first"), &json!("a")), "{path}: {model}");
+    }
+    let unknown = server.get("/v1/models/org%2Fno%20such");
+    let message = unknown.json()["error"]["message"].to_string();
+    assert!(unknown.status == 404 && message.contains("org/no such"), "{}", unknown.body);
     assert_eq!(loads.of(0) + loads.of(1), 0);
 
     let answer = server.post("/v1/chat/completions", &chat("b", 4));
@@ -98,7 +106,7 @@ fn models_are_loaded_by_their_first_request() {
     // Every route finds its model by its name, and the first one without a name.
     for (path, body, want) in [
         ("/v1/completions", json!({"prompt": "Hi", "max_tokens": 2}), "a"),
-        ("/v1/completions", json!({"model": "first", "prompt": "Hi", "max_tokens": 2}), "a"),
+        ("/v1/completions", json!({"model": "org/first", "prompt": "Hi", "max_tokens": 2}), "a"),
         ("/v1/embeddings", json!({"model": "b", "input": "Hi"}), "b"),
         ("/v1/responses", json!({"model": "b", "input": "Hi", "max_output_tokens": 2}), "b"),
         ("/v1/messages", json!({"model": "b", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}), "b"),
@@ -215,4 +223,43 @@ fn idle_models_are_unloaded_and_come_again() {
     assert!(loads.models.lock().unwrap().iter().all(|model| model.strong_count() == 0));
     assert_eq!(text(&server), first);
     assert_eq!((loads.of(0), loads.of(1)), (2, 0));
+}
+
+/// Ollama's `keep_alive`: at once, after a time, never; whatever `--unload-after` says.
+#[test]
+fn clients_say_how_long_a_model_stays() {
+    let (server, loads) = serve(Options { unload_after: Some(Duration::from_millis(400)), ..options() });
+    let ask = |model: &str, prompt: &str, keep: Value| {
+        let body = json!({"model": model, "prompt": prompt, "stream": false, "options": {"num_predict": 1}, "keep_alive": keep});
+        let answer = server.post("/api/generate", &body);
+        (answer.status, answer.json()["done_reason"].as_str().unwrap_or_default().to_string())
+    };
+    let done = |reason: &str| (200, reason.to_string());
+    // To unload what is not loaded loads nothing.
+    assert_eq!((ask("a", "", json!(0)), loads.of(0)), (done("unload"), 0));
+    assert_eq!(ask("c", "", json!(0)).0, 404);
+    // At once after the reply.
+    assert_eq!(ask("a", "Hi", json!(0)), done("length"));
+    wait_for(&server, "a", "unloaded");
+    // For ever, beside one that goes.
+    assert_eq!(ask("a", "", json!(-1)), done("load"));
+    assert_eq!(ask("b", "Hi", json!("1ms")), done("length"));
+    wait_for(&server, "b", "unloaded");
+    assert_eq!(server.post("/api/chat", &json!({"model": "b", "messages": []})).json()["done_reason"], "load");
+    // As the server's option says.
+    wait_for(&server, "b", "unloaded");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!((status(&server, "a"), loads.of(0), loads.of(1)), ("loaded".into(), 2, 2));
+    assert_eq!(ask("a", "", json!("0s")), done("unload"));
+    wait_for(&server, "a", "unloaded");
+    assert!(loads.models.lock().unwrap().iter().all(|model| model.strong_count() == 0));
+    for wrong in [json!("soon"), json!(true), json!("5d")] {
+        assert_eq!(ask("a", "Hi", wrong).0, 400);
+    }
+
+    // Without the option, too.
+    let (server, _) = serve(options());
+    let body = json!({"model": "a", "prompt": "Hi", "stream": false, "keep_alive": "50ms"});
+    assert_eq!(server.post("/api/generate", &body).status, 200);
+    wait_for(&server, "a", "unloaded");
 }

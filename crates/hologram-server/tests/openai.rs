@@ -43,6 +43,23 @@ fn models_are_listed() {
     assert_eq!(server.get("/version").json()["version"], env!("CARGO_PKG_VERSION"));
 }
 
+/// A stop text ends the output of a schema inside it.
+#[test]
+fn stop_texts_end_the_output_of_a_schema() {
+    let server = server();
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "abc"}}});
+    for (stop, want) in [(json!(null), "\"abc\""), (json!("b"), "\"a")] {
+        let body = chat(json!({"response_format": format, "stop": stop, "max_tokens": 20}));
+        let answer = server.post("/v1/chat/completions", &body).json();
+        let choice = &answer["choices"][0];
+        assert_eq!(
+            (&choice["message"]["content"], &choice["finish_reason"]),
+            (&json!(want), &json!("stop")),
+            "{answer}"
+        );
+    }
+}
+
 #[test]
 fn streams_equal_whole_responses() {
     let server = server();
@@ -259,6 +276,15 @@ fn bad_requests_name_the_parameter() {
             chat(json!({"messages": [{"role": "system", "content": "refuse"}]})),
             "the chat template rejects the conversation: ".into(),
         ),
+        // Numbers keep few digits.
+        (
+            "/v1/chat/completions",
+            chat(json!({"temperature": 1e308})),
+            "temperature is 1e308, but must be from 0 to 2".into(),
+        ),
+        ("/v1/chat/completions", chat(json!({"n": 1e-300})), "n must be a whole number, not 1e-300".into()),
+        ("/v1/chat/completions", chat(json!({"logit_bias": {"5": -1e308}})), "a bias is -1e308, but".into()),
+        ("/v1/chat/completions", chat(json!({"temperature": 2.5})), "temperature is 2.5, but".into()),
     ];
     for (path, body, begin) in messages {
         let answer = server.post(path, &body).json();

@@ -1,6 +1,6 @@
 //! Options for adapters.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hologram_llm::Adapter;
@@ -9,7 +9,7 @@ use hologram_llm::Adapter;
 #[derive(Args, Clone, Default)]
 pub struct LoraArgs {
     /// LoRA adapter, a PEFT folder or a .gguf file, with a factor of its effect [default: 1]; may be given several
-    /// times
+    /// times. A name that exists is taken whole: for a folder named a:0.5 give a:0.5, or a:0.5:1 with a factor
     #[arg(long, value_name = "FILE[:SCALE]", value_parser = adapter)]
     pub lora: Vec<(PathBuf, f32)>,
 }
@@ -17,11 +17,15 @@ pub struct LoraArgs {
 /// An adapter's path and scale.
 fn adapter(text: &str) -> Result<(PathBuf, f32), String> {
     // A path may contain colons.
+    if text.is_empty() || text.starts_with(':') {
+        return Err("the file's name is missing".into());
+    }
     match text.rsplit_once(':') {
-        Some((path, scale)) if !path.is_empty() && !std::path::Path::new(text).exists() => match scale.parse::<f32>() {
+        Some((path, scale)) if !Path::new(text).exists() => match scale.parse::<f32>() {
             Ok(scale) if scale.is_finite() => Ok((path.into(), scale)),
             Ok(_) => Err(format!("the scale {scale} is not a finite number")),
-            Err(_) if std::path::Path::new(path).exists() => Err(format!("the scale {scale} is not a number")),
+            Err(_) if scale.is_empty() => Err("the scale after the colon is missing".into()),
+            Err(_) if Path::new(path).exists() => Err(format!("the scale {scale} is not a number")),
             Err(_) => Ok((text.into(), 1.0)),
         },
         _ => Ok((text.into(), 1.0)),
@@ -29,6 +33,11 @@ fn adapter(text: &str) -> Result<(PathBuf, f32), String> {
 }
 
 impl LoraArgs {
+    /// The adapters' files and folders.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.lora.iter().map(|(path, _)| path.as_path())
+    }
+
     /// Opens the adapters.
     ///
     /// # Errors

@@ -17,10 +17,11 @@ pub struct QuantizeArgs {
     /// Q4_0, MXFP4, Q3_K_L, Q3_K_M, Q3_K_S, Q2_K, Q2_K_S, TQ2_0, TQ1_0; Q3_K, Q4_K and Q5_K mean their _M mixtures
     #[arg(long = "type", value_name = "T")]
     pub ty: String,
-    /// Importance matrix: a GGUF file of `hologram imatrix` or llama-imatrix
+    /// Importance matrix: a GGUF file of `hologram imatrix` or llama-imatrix; a note counts the tensors that it lacks
     #[arg(long, value_name = "FILE")]
     pub imatrix: Option<PathBuf>,
-    /// Type of tensors whose names match, such as 'blk.0.*=Q8_0'; * is any text, the first match counts
+    /// Type of tensors whose names match, such as 'blk.0.*=Q8_0' or '*attn_v*=Q6_K'; * is any text, the rest of the
+    /// pattern must be the whole name; of several --keep the first match counts
     #[arg(long, value_name = "PATTERN=T")]
     pub keep: Vec<String>,
     /// Worker threads [default: one per processor]

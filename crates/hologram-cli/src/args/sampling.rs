@@ -72,6 +72,11 @@ impl Kv {
 }
 
 impl SamplingArgs {
+    /// Whether the user wants the same text each time.
+    pub fn is_repeatable(&self) -> bool {
+        self.seed.is_some() || self.temperature == 0.0
+    }
+
     /// Options of a generation. `seed` is used unless the user set one.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ impl From<Log> for hologram_server::log::Level {
 #[derive(Args, Clone)]
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
-    /// per step; the text is the same [default: auto]
+    /// per step; the text is the same but for rounding [default: auto; of run and chat off with --seed or --temp 0]
     #[arg(long, value_name = "HOW", allow_negative_numbers = true, value_parser = speculation)]
     pub speculate: Option<Speculation>,
     /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off
@@ -44,6 +44,11 @@ pub struct SpeculationArgs {
 }
 
 impl SpeculationArgs {
+    /// Whether an option was given.
+    pub fn is_given(&self) -> bool {
+        self.speculate.is_some() || self.draft.is_some()
+    }
+
     /// How tokens are guessed.
     ///
     /// # Errors
@@ -102,6 +107,9 @@ pub struct ServeArgs {
     /// Unload a model that was idle for so many seconds; its next request loads it again [default: models stay]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub unload_after: Option<u32>,
+    /// Let clients keep conversations, with what is computed of them, in files of this folder (POST /slots/ID)
+    #[arg(long, value_name = "DIR")]
+    pub slot_save_path: Option<PathBuf>,
     /// Name or address of the interface to listen on; 0.0.0.0 is every one
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,

@@ -28,9 +28,7 @@ pub fn asm(args: &AsmArgs) -> anyhow::Result<()> {
     }
     let bytes = binary::encode(&source.program(&args.file)?);
     let out = args.out.clone().unwrap_or_else(|| args.file.with_extension(ENDING));
-    if out == args.file {
-        bail!("the output would overwrite the source {}: give another file with -o", out.display());
-    }
+    output::check_not_read(&out, None, [args.file.as_path()])?;
     output::save(&out, &bytes, &format!("{} bytes", bytes.len()))
 }
 

@@ -83,10 +83,11 @@ pub(super) fn in_json(name: &str, info: &DeviceInfo) -> Value {
     line.into()
 }
 
-/// The device's parallel units. Metal does not report the number of cores.
+/// The device's parallel units, where their number is known.
 pub(super) fn workers(info: &DeviceInfo) -> Option<String> {
     match info.backend {
         BackendType::Cuda => Some(text::counted(info.parallelism, "multiprocessor")),
+        BackendType::Metal if info.parallelism > 1 => Some(text::counted(info.parallelism, "core")),
         BackendType::Cpu | BackendType::Reference => Some(text::counted(info.parallelism, "thread")),
         _ => None,
     }

@@ -9,7 +9,8 @@ use hologram_llm::{Embedder, LlmError, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
-use crate::args::{DeviceArgs, EmbedArgs, LoraArgs, RerankArgs, usage};
+use crate::args::{EmbedArgs, LoraArgs, RerankArgs, usage};
+use crate::output;
 use crate::text::read_input;
 
 /// Maximum bytes of a file of texts.
@@ -23,7 +24,12 @@ const MAX_CONTEXT: usize = 32768;
 /// # Errors
 /// When a text is empty or too long, or the device, the model or a file fails.
 pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
-    let model = load(&args.model, &args.device)?;
+    let executor = args.device.open()?;
+    let files = shipped::open(Some(&args.model))?;
+    if let Some(out) = &args.out {
+        output::check_not_read(out, Some(&files), args.file.as_deref())?;
+    }
+    let model = shipped::load(files, &LoraArgs::default(), &executor)?;
     let mut file = None;
     let texts: Vec<Vec<u32>> = match args.tokens.is_empty() {
         false => vec![args.tokens.clone()],
@@ -57,7 +63,7 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     let values = vectors.concat();
     let shape = vec![values.len() / width.max(1), width];
     let array = Array::from_f32(shape.clone(), &values);
-    crate::output::save(out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))
+    output::save(out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))
 }
 
 /// Runs `rerank`.
@@ -65,7 +71,8 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the model is no reranker, a text is too long, or the device, the model or a file fails.
 pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
-    let model = load(&args.model, &args.device)?;
+    let executor = args.device.open()?;
+    let model = shipped::load(shipped::open(Some(&args.model))?, &LoraArgs::default(), &executor)?;
     let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut reranker = Reranker::new(&model, context(&model, MAX_CONTEXT))?;
@@ -85,11 +92,6 @@ pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
         writeln!(out, "{:>8.4}  {}", scores[i], texts[i])?;
     }
     Ok(())
-}
-
-fn load(model: &Path, device: &DeviceArgs) -> anyhow::Result<Model> {
-    let executor = device.open()?;
-    shipped::load(shipped::open(Some(model))?, &LoraArgs::default(), &executor)
 }
 
 /// The context for texts of this many tokens, within the model's.

@@ -14,6 +14,7 @@ use hologram_isa::{Access, ParamKind, Program, Type, msl, ptx};
 use super::{exec_help, program};
 use crate::args::{Emit, ExecArgs, usage};
 use crate::capture::{self, Capture};
+use crate::output;
 use crate::text::shown;
 use crate::trace::{self, Trace, step};
 
@@ -66,6 +67,10 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
         }
     }
     let outputs = output_files(args, &program)?;
+    let arrays = || given.values().filter_map(|value| value.strip_prefix('@')).map(Path::new);
+    for out in outputs.values() {
+        output::check_not_read(out, None, arrays().chain([file]))?;
+    }
     let executor = trace::open(&args.device, &trace)?;
     let capture = Capture::of(args.profile.capture.as_deref(), &executor)?;
     let backend = executor.backend();
@@ -98,7 +103,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
         match outputs.get(name) {
             Some(path) => {
                 let what = format!("{} {:?}", array.ty, array.shape);
-                crate::output::save(path, &npy::to_bytes(&array), &what)?;
+                output::save(path, &npy::to_bytes(&array), &what)?;
             }
             None => writeln!(out, "{name} = {}", show(&array))?,
         }
@@ -196,6 +201,9 @@ fn parse_scalar(name: &str, ty: Type, text: &str) -> anyhow::Result<u64> {
 /// The initial content of a buffer argument: an array from a file, or zeros.
 fn buffer_argument(name: &str, element: Type, text: &str) -> anyhow::Result<Array> {
     if let Some(path) = text.strip_prefix('@') {
+        if path.is_empty() {
+            return usage(format!("--arg {name}=@: the file name is missing"));
+        }
         let read = || {
             let data = crate::text::read_file(Path::new(path), MAX_FILE)?;
             npy::from_bytes(&data).with_context(|| format!("cannot read {path}"))

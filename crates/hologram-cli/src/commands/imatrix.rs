@@ -10,6 +10,7 @@ use hologram_llm::gguf::GgufWriter;
 use super::run::beyond_trained;
 use super::shipped;
 use crate::args::{ImatrixArgs, LoraArgs};
+use crate::output;
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
 use crate::text::{counted, read_text};
@@ -22,16 +23,12 @@ const MAX_TEXT: u64 = 1 << 30;
 /// # Errors
 /// When the text is not UTF-8 or shorter than a window, the device or the model fails, or the result cannot be written.
 pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
+    output::check_is_file(&args.out)?;
     let model = args.model.required()?;
     let (name, text) = read_text(&args.file, MAX_TEXT)?;
     let executor = args.device.open()?;
     let files = shipped::open(Some(model))?;
-    let real = |path| std::fs::canonicalize(path).ok();
-    ensure!(
-        !files.contain(&args.out) && real(&args.file).zip(real(&args.out)).is_none_or(|(text, out)| text != out),
-        "{} is also read; write to another name",
-        args.out.display()
-    );
+    output::check_not_read(&args.out, Some(&files), [args.file.as_path()])?;
     // Not after minutes of computing.
     GgufWriter::check(&args.out)?;
     let model = shipped::load(files, &LoraArgs::default(), &executor)?;

@@ -6,6 +6,7 @@ use hologram_llm::{Logits, SessionOptions};
 use super::run::beyond_trained;
 use super::shipped;
 use crate::args::LogitsArgs;
+use crate::output;
 use crate::status::status;
 
 /// Tokens per step, which bounds the memory of a step's logits.
@@ -18,7 +19,9 @@ const BATCH: usize = 64;
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let model = args.model.required()?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(model))?, &args.lora, &executor)?;
+    let files = shipped::open(Some(model))?;
+    output::check_not_read(&args.out, Some(&files), args.lora.paths())?;
+    let model = shipped::load(files, &args.lora, &executor)?;
     if let Some(note) = beyond_trained(args.tokens.len(), model.config().context) {
         status!("note: {note}\n");
     }
@@ -27,7 +30,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let logits = session.feed(0, &args.tokens, Logits::All)?;
     let shape = vec![args.tokens.len(), model.config().vocab];
     let array = Array::from_f32(shape.clone(), logits);
-    crate::output::save(&args.out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))?;
+    output::save(&args.out, &npy::to_bytes(&array), &format!("float32 {shape:?}"))?;
     let broken = logits.iter().filter(|l| !l.is_finite()).count();
     if broken > 0 {
         status!("note: {broken} logits are NaN or infinite\n");

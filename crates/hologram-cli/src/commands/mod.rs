@@ -28,6 +28,7 @@ mod serve;
 mod serve_models;
 mod shell;
 mod shipped;
+mod text;
 mod thinking;
 mod tokenize;
 mod words;

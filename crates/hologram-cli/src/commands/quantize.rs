@@ -12,9 +12,10 @@ use hologram_llm::{LlmError, ModelFiles};
 
 use super::shipped;
 use crate::args::{QuantizeArgs, usage};
+use crate::output;
 use crate::progress::Progress;
 use crate::status::{Interrupted, status};
-use crate::text::{shown, size};
+use crate::text::{NAME, counted, printable, shown, size};
 
 /// Signals that end the work.
 const ENDING: &[i32] = &[
@@ -29,6 +30,7 @@ const ENDING: &[i32] = &[
 /// # Errors
 /// When the model cannot be read, a tensor cannot be quantized or the result cannot be written.
 pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
+    output::check_is_file(&args.out)?;
     let Some(recipe) = Recipe::from_name(&args.ty) else {
         let names = Recipe::ALL.map(|recipe| recipe.name).join(", ");
         let why = match TensorType::from_name(&args.ty).filter(|ty| ty.is_supported()) {
@@ -46,6 +48,7 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         keep.push((pattern.to_string(), format));
     }
     let file = shipped::open(Some(&args.input))?;
+    output::check_not_read(&args.out, None, args.imatrix.as_deref())?;
     let mut options = QuantizeOptions { keep, ..QuantizeOptions::new(recipe) };
     if let Some(threads) = args.threads {
         options.threads = threads as usize;
@@ -74,10 +77,13 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         status!("note: the folder has no tokenizer.json, so {} has no tokenizer\n", args.out.display());
     }
     status!("{}: {}, {} (from {})\n", args.out.display(), recipe.name, size(done.to), size(done.from));
+    if let (Some(first), Some(matrix)) = (done.unweighted.first(), &args.imatrix) {
+        let (n, first) = (done.unweighted.len(), printable(first, NAME));
+        let (what, whose) = (counted(n, "quantized tensor"), if n == 1 { "its" } else { "their" });
+        status!("note: {} has no entry for {what}, {first} first: {whose} columns count alike\n", matrix.display());
+    }
     if done.to > done.from {
-        status!(
-            "note: the result is larger than its source, and what the source's types have lost does not come back\n"
-        );
+        status!("note: the result is larger than its source, and no more precise\n");
     }
     Ok(())
 }

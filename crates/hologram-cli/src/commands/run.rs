@@ -4,20 +4,21 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
+use hologram_llm::engine::Constraint;
 use hologram_llm::sampling::SamplerConfig;
-use hologram_llm::{Finish, GenerateOptions, GenerationStats, LlmError, Message, Piece};
+use hologram_llm::{Engine, Finish, GenerateOptions, LlmError, Message, Model, Request, Session};
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use super::shipped;
+use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{DeviceArgs, LoraArgs, ProfileArgs, RunArgs, Think, usage};
+use crate::args::{DeviceArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage};
 use crate::capture::{self, Capture};
-use crate::progress::Progress;
 use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
@@ -50,10 +51,18 @@ const SHOWN: usize = 500;
 pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
     let device = DeviceArgs { device: "auto".into(), threads: None };
-    let profile = ProfileArgs { profile: None, capture: None };
-    let (lora, options) = (&LoraArgs::default(), &options);
-    let (device, profile) = (&device, &profile);
-    let settings = Settings { options, lora, device, profile, raw: true, think: Think::Show, json: false };
+    let settings = Settings {
+        options: &options,
+        constraint: None,
+        speculation: &SpeculationArgs { speculate: None, draft: None },
+        repeatable: true,
+        lora: &LoraArgs::default(),
+        device: &device,
+        profile: &ProfileArgs { profile: None, capture: None },
+        raw: true,
+        think: Think::Show,
+        json: false,
+    };
     stream(None, SAMPLE_PROMPT, &settings)?;
     status!("{NEXT}");
     Ok(())
@@ -98,14 +107,35 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             text
         }
     };
-    let (lora, device, profile) = (&args.lora, &args.device, &args.profile);
-    let (raw, think, json) = (args.raw, args.think, args.json);
-    stream(model.as_deref(), &prompt, &Settings { options: &options, lora, device, profile, raw, think, json })
+    let settings = Settings {
+        options: &options,
+        constraint: args.constraint.constraint()?,
+        speculation: &args.speculation,
+        repeatable: args.sampling.is_repeatable(),
+        lora: &args.lora,
+        device: &args.device,
+        profile: &args.profile,
+        raw: args.raw,
+        think: args.think,
+        json: args.json,
+    };
+    if settings.is_traced() && (settings.constraint.is_some() || args.speculation.is_given()) {
+        return usage(
+            "--profile and --capture show plain steps: not with --json-schema, --grammar, --speculate or --draft",
+        );
+    }
+    // Before a model is loaded.
+    args.speculation.chosen()?;
+    stream(model.as_deref(), &prompt, &settings)
 }
 
 /// How a prompt is continued.
 struct Settings<'a> {
     options: &'a GenerateOptions,
+    constraint: Option<Constraint>,
+    speculation: &'a SpeculationArgs,
+    /// Whether the user wants the same text each time.
+    repeatable: bool,
     lora: &'a LoraArgs,
     device: &'a DeviceArgs,
     profile: &'a ProfileArgs,
@@ -113,6 +143,53 @@ struct Settings<'a> {
     raw: bool,
     think: Think,
     json: bool,
+}
+
+impl Settings<'_> {
+    fn is_traced(&self) -> bool {
+        self.profile.profile.is_some() || self.profile.capture.is_some()
+    }
+
+    /// The engine's request for a text after these tokens.
+    fn request(&self, tokens: Vec<u32>) -> Request {
+        let mut request = Request::new(tokens);
+        (request.max_tokens, request.sampling) = (Some(self.options.max_tokens), self.options.sampling);
+        (request.stop, request.constraint) = (self.options.stop.clone(), self.constraint.clone());
+        request
+    }
+}
+
+/// What generates the text.
+enum Generator {
+    Engine(Engine),
+    /// A trace shows the calls of one thread, and times of the steps that a text needs.
+    Steps(Box<(Model, Session)>),
+}
+
+impl Generator {
+    fn new(model: Model, settings: &Settings<'_>, executor: &hologram_core::Executor) -> anyhow::Result<Generator> {
+        let Settings { options, speculation, repeatable, .. } = *settings;
+        if settings.is_traced() {
+            let session = model.session_for(options)?;
+            return Ok(Generator::Steps(Box::new((model, session))));
+        }
+        Ok(Generator::Engine(text::engine(model, options, speculation, repeatable, executor)?))
+    }
+
+    fn start<'a>(
+        &'a mut self,
+        tokens: Vec<u32>,
+        settings: &Settings<'_>,
+        interrupted: &'a AtomicBool,
+    ) -> anyhow::Result<Text<'a>> {
+        match self {
+            Generator::Engine(engine) => Text::of_engine(engine, settings.request(tokens), interrupted),
+            Generator::Steps(own) => {
+                let (model, session) = &mut **own;
+                Ok(Text::of_steps(model.reply(session, &tokens, settings.options)?, interrupted))
+            }
+        }
+    }
 }
 
 fn without_newline(text: &str) -> &str {
@@ -132,7 +209,7 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
 
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
-    let Settings { options, lora, device, profile, raw, think, json } = *settings;
+    let Settings { options, lora, device, profile, raw, think, json, .. } = *settings;
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
@@ -169,11 +246,11 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         // An empty prompt starts from BOS.
         tokens.extend(tokenizer.bos());
     }
-    let mut session = model.session_for(options)?;
-    let mut generation = model.reply(&mut session, &tokens, options)?;
-    let name = printable(&generation.model().config().name, NAME);
+    let name = model.config().name.clone();
+    let mut generator = Generator::new(model, settings, &executor)?;
+    let mut generation = generator.start(tokens, settings, &interrupted)?;
     if !json {
-        status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
+        status!("{} on {} ({})\n", printable(&name, NAME), executor.info().backend, executor.info().name);
     }
     for note in notes {
         status!("note: {note}\n");
@@ -193,19 +270,10 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let mut reply = Reply::new(if template.is_some() { think } else { Think::Show }, &asked);
     let print = || -> anyhow::Result<()> {
         let mut name = "prompt";
-        let mut next = || -> anyhow::Result<Option<Piece>> {
-            let mut progress = Progress::new("prompt", "tokens");
-            while !interrupted.load(Ordering::Relaxed) && generation.prefill()? {
-                let (done, of) = generation.prompt_progress();
-                progress.at(done as u64, of as u64);
-            }
-            drop(progress);
-            if interrupted.load(Ordering::Relaxed) { Ok(None) } else { Ok(generation.next().transpose()?) }
-        };
-        while let Some(piece) = step(trace, name, &mut next)? {
+        while let Some(piece) = step(trace, name, || generation.next())? {
             name = "token";
-            let text = reply.push(&piece.text);
-            if !json {
+            let text = reply.push(&piece);
+            if !json && !text.is_empty() {
                 write!(out, "{text}")?;
                 out.flush()?;
             }
@@ -219,31 +287,32 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
         status!("\n");
     }
     printed?;
-    let stats = generation.stats();
+    let counts = generation.counts;
     if json {
-        let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
-        let finish = generation.finish().map(finish_name);
+        let finish = generation.finish.map(finish_name);
         let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
         let object = json!({
-            "model": generation.model().config().name,
+            "model": name,
             "device": executor.info().backend.to_string(),
             "text": if think == Think::Show || template.is_none() { &reply.text } else { &reply.answer },
             "thinking": Some(&reply.thought).filter(|text| !text.is_empty() && think != Think::Show),
             "finish": finish,
             "seed": options.sampling.seed,
-            "prompt_tokens": stats.prompt_tokens,
-            "generated_tokens": stats.generated_tokens,
-            "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time).filter(|_| stats.generated_tokens > 0),
-            "tokens_per_s": rate(stats.decode_steps, stats.decode_time),
+            "prompt_tokens": counts.prompt,
+            "generated_tokens": counts.generated,
+            "guessed_tokens": Some(counts.guessed).filter(|n| *n > 0),
+            "accepted_tokens": Some(counts.accepted).filter(|_| counts.guessed > 0),
+            "prompt_tokens_per_s": counts.prompt_rate(),
+            "tokens_per_s": counts.rate(),
             "first_token_s": first_token.map(|t| t.as_secs_f64()),
         });
         writeln!(out, "{object}")?;
     } else {
-        let mut figures = figures(&stats);
+        let mut figures = figures(&counts);
         if let Some(time) = first_token {
             figures += &format!("; first token after {:.0} ms", time.as_secs_f64() * 1e3);
         }
-        if generation.finish() == Some(Finish::ContextFull) {
+        if generation.finish == Some(Finish::ContextFull) {
             figures += "; stopped because the context is full (see --ctx)";
         }
         if options.sampling.temperature > 0.0 {
@@ -273,21 +342,20 @@ pub fn beyond_trained(context: usize, trained: usize) -> Option<String> {
 }
 
 /// The numbers of tokens and their speed.
-pub fn figures(stats: &GenerationStats) -> String {
+pub fn figures(counts: &Counts) -> String {
     let tokens = |n: usize| counted(n, "token");
-    let rate = |n: usize, time: Duration| match n {
-        0 => String::new(),
-        n => format!(", {:.1} tokens/s", n as f64 / time.as_secs_f64().max(1e-9)),
-    };
-    let mut figures = format!("prompt: {}", tokens(stats.prompt_tokens));
-    if stats.cached_tokens > 0 {
-        figures += &format!(", {} of them cached", stats.cached_tokens);
+    let rate = |rate: Option<f64>| rate.map_or(String::new(), |rate| format!(", {rate:.1} tokens/s"));
+    let mut figures = format!("prompt: {}", tokens(counts.prompt));
+    if counts.cached > 0 {
+        figures += &format!(", {} of them cached", counts.cached);
     }
-    if stats.generated_tokens > 0 {
-        figures += &rate(stats.prompt_tokens - stats.cached_tokens, stats.prompt_time);
+    figures += &rate(counts.prompt_rate());
+    figures += &format!("; generated: {}", tokens(counts.generated));
+    figures += &rate(counts.rate());
+    if counts.guessed > 0 {
+        figures += &format!("; guessed right: {} of {}", counts.accepted, counts.guessed);
     }
-    figures += &format!("; generated: {}", tokens(stats.generated_tokens));
-    figures + &rate(stats.decode_steps, stats.decode_time)
+    figures
 }
 
 /// A seed that differs between runs.

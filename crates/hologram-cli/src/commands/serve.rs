@@ -68,9 +68,14 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     };
     let (origins, hosts) = (args.cors_origin.clone(), args.allow_host.clone());
     let unload_after = args.unload_after.map(|seconds| Duration::from_secs(seconds.into()));
+    let slot_folder = args.slot_save_path.clone();
+    if let Some(folder) = slot_folder.as_ref().filter(|folder| !folder.is_dir()) {
+        return usage(format!("--slot-save-path: {} is no folder", folder.display()));
+    }
     let max_loaded = serve_models::max_loaded(args, entries.len());
     // It tells that it is alive while the model loads.
-    let server = Server::start(Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, limits });
+    let server =
+        Server::start(Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, slot_folder, limits });
     let server = server.with_context(|| match &args.unix_socket {
         Some(path) => format!("cannot listen on {}", path.display()),
         None => format!("cannot listen on {}, port {}", args.host, args.port),

@@ -58,6 +58,7 @@ pub fn open(model: Option<&Path>) -> anyhow::Result<ModelFiles> {
 pub fn path(model: &Path) -> anyhow::Result<PathBuf> {
     match model.to_str() {
         Some("-") => usage("a model must be a .gguf file or a folder; it cannot be read from standard input"),
+        Some("") => usage("the model's name is empty: give a .gguf file, a folder of safetensors, or hf:OWNER/NAME"),
         Some(name) if Request::looks_like(name) => models::path_of(name),
         Some(name) if !model.exists() && (is_repository(name) || name.contains("://")) => models::hint(name),
         _ => Ok(model.into()),

@@ -25,6 +25,7 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
         (None, [first, text]) if is_model(first) || is_repository(first) => {
             Ok((Some(first.into()), Some(text.clone())))
         }
+        (None, [first, _]) if first.is_empty() => usage("the model's name before the prompt is empty"),
         (_, [.., last]) => {
             usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(last)))
         }

@@ -291,6 +291,9 @@ fn along() -> Vec<Case> {
     }
     for dim in 0..3 {
         let x = [floats(&[2, 3, 4])];
+        for descending in [false, true] {
+            cases.push(case("sort", &x, move |g, v| g.sort(v[0], dim, descending)));
+        }
         cases.push(case("softmax", &x, move |g, v| g.softmax(v[0], dim)));
         cases.push(case("log_softmax", &x, move |g, v| g.log_softmax(v[0], dim)));
         cases.push(case("cumsum", &x, move |g, v| g.cumsum(v[0], dim)));
@@ -316,6 +319,8 @@ fn along() -> Vec<Case> {
             let sums = g.scatter_add(v[0], v[1], v[2], 0)?;
             g.exp(sums)
         }),
+        case("top_k", &[singles(&[2, 5])], |g, v| Ok(g.top_k(v[0], 3)?.0)),
+        case("top_k of f64", &[floats(&[2, 5])], |g, v| Ok(g.top_k(v[0], 3)?.0)),
         case("gather", &[singles(&[4, 3]), indices(&[5], &[1, 3, 1, 0, 1])], |g, v| g.gather(v[0], v[1])),
         case("gather of several ids", &[singles(&[4, 3]), indices(&[2, 2], &[1, 3, 1, 0])], |g, v| {
             g.gather(v[0], v[1])
@@ -389,6 +394,24 @@ fn models() -> Vec<Case> {
             g.rope(v[0], v[1], v[2], style)
         }));
     }
+    // Three of four experts are chosen, one of them by two tokens, one twice by a token.
+    let experts = || indices(&[3, 2], &[1, 3, 1, 1, 0, 3]);
+    for width in [4, 8] {
+        cases.push(case("expert_linear", &[singles(&[3, width]), singles(&[4 * 2, 4]), experts()], |g, v| {
+            g.expert_linear(v[0], v[1], v[2], 4)
+        }));
+    }
+    cases.extend([
+        case("expert_sum", &[singles(&[3, 8]), singles(&[3, 2])], |g, v| g.expert_sum(v[0], v[1])),
+        // A mixture of experts: the router's greatest logits choose them, and their softmax weighs the results.
+        case("a mixture of experts", &[singles(&[3, 4]), singles(&[5, 4]), singles(&[5 * 4, 4])], |g, v| {
+            let router = g.linear(v[0], v[1])?;
+            let (logits, ids) = g.top_k(router, 2)?;
+            let weights = g.softmax(logits, 1)?;
+            let results = g.expert_linear(v[0], v[2], ids, 5)?;
+            g.expert_sum(results, weights)
+        }),
+    ]);
     for causal in [false, true] {
         let operands = [floats(&[2, 4, 3, 2]), floats(&[2, 2, 5, 2]), floats(&[2, 2, 5, 3])];
         cases.push(case("attention", &operands, move |g, v| {

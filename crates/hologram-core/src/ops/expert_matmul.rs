@@ -1,15 +1,14 @@
 //! Products of activations with the matrices of experts that each token has chosen.
 
-use hologram_backends::{DType, KernelSpec, Operation};
-#[cfg(feature = "conformance")]
+use hologram_backends::{DType, KernelSpec, Operation, Reduction};
 use hologram_isa::Type;
 
 use super::matmul::{add_products, fits, reference_products};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, MatmulOptions, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -97,6 +96,55 @@ impl Op for ExpertMatmul {
         k.finish(max.div_ceil(THREADS as usize))
     }
 
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, w, ids] = [0, 1, 2].map(|i| call.inputs[i]);
+        if g.float_of(x).is_none() {
+            return Err(no_derivative("a product of quantized activations"));
+        }
+        let fixed = |g: &Graph, id, dim: usize| match g.shape_of(id).get(dim) {
+            Some(Dim::Fixed(n)) => *n,
+            _ => 0,
+        };
+        let (experts, k, slots) = (self.experts as usize, fixed(g, w, 1), fixed(g, ids, 1));
+        let (m, shared) = (fixed(g, w, 0) / experts, fixed(g, x, 1) == k);
+        let n = g.shape_of(x)[0];
+        let grad = g.cast_like(call.grad, x)?;
+        let by_x = match call.wanted[0] {
+            true => {
+                let rows = if g.float_of(w).is_some() { w } else { g.dequantized(w)? };
+                let rows = g.cast_like(rows, x)?;
+                let matrices = g.reshape(rows, &[experts, m, k].map(Dim::Fixed))?;
+                let turned = g.permute(matrices, &[0, 2, 1])?;
+                let turned = g.reshape(turned, &[experts * k, m].map(Dim::Fixed))?;
+                let mut by_x = g.expert_linear(grad, turned, ids, experts)?;
+                if shared {
+                    by_x = g.reshape(by_x, &[n, Dim::Fixed(slots), Dim::Fixed(k)])?;
+                    by_x = g.reduce(by_x, Reduction::Sum, 1)?;
+                }
+                Some(g.cast_like(by_x, x)?)
+            }
+            false => None,
+        };
+        let by_w = match call.wanted[1] {
+            // A row for all experts of a token: their gradients in one product.
+            true if shared => Some(gradient_by_matrices(g, x, grad, ids, self.experts)?),
+            true => {
+                let mut sum = None;
+                for slot in 0..slots {
+                    let x = g.slice(x, 1, slot * k, (slot + 1) * k)?;
+                    let grad = g.slice(grad, 1, slot * m, (slot + 1) * m)?;
+                    let ids = g.slice(ids, 1, slot, slot + 1)?;
+                    let by_slot = gradient_by_matrices(g, x, grad, ids, self.experts)?;
+                    sum = Some(sum.map_or(Ok(by_slot), |sum| g.add(sum, by_slot))?);
+                }
+                sum
+            }
+            false => None,
+        };
+        let by_w = by_w.map(|by_w| g.cast_like(by_w, w)).transpose()?;
+        Ok(vec![by_x, by_w, None])
+    }
+
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w, ids] = inputs else { return Reference::default() };
         let (k, slots) = (w.row_len(), ids.row_len());
@@ -109,6 +157,27 @@ impl Op for ExpertMatmul {
         }
         out
     }
+}
+
+/// The gradient by the matrices of all experts, `[experts * m, k]`, from the rows `x` (`[n, k]`) and the gradients of the
+/// slots' results (`[n, s * m]`). Each result's gradient is put in its expert's place of a row for all experts, which
+/// is 0 elsewhere: one product then adds up all tokens, at the cost of all experts.
+fn gradient_by_matrices(g: &mut Graph, x: NodeId, grad: NodeId, ids: NodeId, experts: u32) -> Result<NodeId> {
+    let (n, all) = (g.shape_of(x)[0], Dim::Fixed(experts as usize));
+    let (slots, width) = (g.shape_of(ids)[1], g.shape_of(grad)[1]);
+    let (Dim::Fixed(s), Dim::Fixed(width)) = (slots, width) else { return Ok(grad) };
+    let m = width / s.max(1);
+    let ids = g.reshape(ids, &[n, Dim::Fixed(1), slots])?;
+    let ids = g.broadcast_to(ids, &[n, all, slots])?;
+    let places = g.arange(Type::U32, 0.0, 1.0, all)?;
+    let places = g.reshape(places, &[all, Dim::Fixed(1)])?;
+    let places = g.broadcast_to(places, &[n, all, slots])?;
+    let chosen = g.eq(ids, places)?;
+    let chosen = g.cast_like(chosen, grad)?;
+    let grad = g.reshape(grad, &[n, slots, Dim::Fixed(m)])?;
+    let spread = g.batch_matmul(chosen, grad, &MatmulOptions::default())?;
+    let spread = g.reshape(spread, &[n, Dim::Fixed(experts as usize * m)])?;
+    g.batch_matmul(spread, x, &MatmulOptions { transpose_a: true, ..MatmulOptions::default() })
 }
 
 #[cfg(feature = "conformance")]

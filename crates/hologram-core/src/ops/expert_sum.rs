@@ -1,13 +1,13 @@
 //! The weighted sum of the results of each token's experts.
 
-use hologram_backends::{DType, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation, Reduction};
 use hologram_isa::Opcode;
 
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
@@ -76,6 +76,31 @@ impl Op for ExpertSum {
         });
         let max = spec.output.max_rows() * m as usize;
         k.finish(max.div_ceil(THREADS as usize))
+    }
+
+    fn vjp(&self, g: &mut Graph, call: &Vjp<'_>) -> Result<Vec<Option<NodeId>>> {
+        let [x, weights] = [call.inputs[0], call.inputs[1]];
+        let (of_x, of_weights) = (g.shape_of(x).to_vec(), g.shape_of(weights).to_vec());
+        let results = [of_weights[0], of_weights[1], g.shape_of(call.grad)[1]];
+        let grad = g.reshape(call.grad, &[results[0], Dim::Fixed(1), results[2]])?;
+        let grad = g.broadcast_to(grad, &results)?;
+        let by_x = match call.wanted[0] {
+            true => {
+                let weights = g.unreduced(weights, 2, &results)?;
+                let by_x = g.mul(weights, grad)?;
+                Some(g.reshape(by_x, &of_x)?)
+            }
+            false => None,
+        };
+        let by_weights = match call.wanted[1] {
+            true => {
+                let x = g.reshape(x, &results)?;
+                let products = g.mul(x, grad)?;
+                Some(g.reduce(products, Reduction::Sum, 2)?)
+            }
+            false => None,
+        };
+        Ok(vec![by_x, by_weights])
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

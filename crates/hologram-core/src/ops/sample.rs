@@ -3,6 +3,7 @@
 //! The steps, per row:
 //! - Keep the `top_k` highest logits.
 //! - Of these keep the fewest whose probabilities (at temperature 1, among the kept) add up to `top_p`.
+//! - Of these keep the logits that are at least the greatest of the row plus a number: that of min-p is ln(p).
 //! - Draw from the rest with the probabilities `softmax(logit / temperature)`: the result is the first token, in the
 //!   order of tokens, at which the cumulative probability exceeds a random number in [0, 1). The random number is a
 //!   function of seed and position alone.
@@ -21,13 +22,14 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; logits are `f32 [n, v]`, numbers `f32 [n, 2]`, words `u32 [n, 4]`.
+/// The operation; logits are `f32 [n, v]`, numbers `f32 [n, 3]`, words `u32 [n, 4]`.
 #[derive(Debug)]
 struct Sample;
 
 impl Graph {
     /// Chooses a token per row of `logits` (`f32 [n, v]`): `u32 [n]`. Each row has its own parameters: `numbers`
-    /// (`f32 [n, 2]`) holds the temperature and `top_p`; `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits
+    /// (`f32 [n, 3]`) holds the temperature, `top_p`, and the logarithm of the least probability that is kept, as a share
+    /// of the greatest (min-p; −∞ keeps all); `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits
     /// of the seed, and the position.
     ///
     /// A temperature of 0 takes the highest logit. A `top_k` of 0 and a `top_p` of 1 keep all tokens. A row gives
@@ -54,10 +56,10 @@ impl Op for Sample {
             return Err("takes f32 logits, f32 numbers and u32 words".into());
         }
         match (logits.shape.as_slice(), numbers.shape.as_slice(), words.shape.as_slice()) {
-            ([n, Dim::Fixed(1..)], [a, Dim::Fixed(2)], [b, Dim::Fixed(4)]) if n == a && n == b => {
+            ([n, Dim::Fixed(1..)], [a, Dim::Fixed(3)], [b, Dim::Fixed(4)]) if n == a && n == b => {
                 Ok(TensorType::new(DType::U32, [*n]))
             }
-            _ => Err("takes logits of n rows, numbers of n × 2 and words of n × 4".into()),
+            _ => Err("takes logits of n rows, numbers of n × 3 and words of n × 4".into()),
         }
     }
 
@@ -77,10 +79,12 @@ impl Op for Sample {
             let thread = b.builtin(Opcode::ThreadX);
             let start = b.mul(row, v);
             let all = Row { logits, start, v, thread };
-            let at = b.mul(row, 2u32);
-            let temperature = numbers.load(b, at);
-            let at = b.add(at, 1u32);
-            let top_p = numbers.load(b, at);
+            let number = |b: &mut Builder, i: u32| {
+                let at = b.mul(row, 3u32);
+                let at = b.add(at, i);
+                numbers.load(b, at)
+            };
+            let (temperature, top_p, min_p) = (number(b, 0), number(b, 1), number(b, 2));
             let at = b.shl(row, 2u32);
             let word = |b: &mut Builder, i: u32| {
                 let at = b.add(at, i);
@@ -90,7 +94,8 @@ impl Op for Sample {
 
             let (best, max) = best(b, &team, &all);
             // Kept are the keys above `least`, and of those equal to it the tokens up to `last`.
-            let kept = Kept { least: b.var(0u32), last: b.var(NONE), max };
+            let floor = b.add(max, min_p);
+            let kept = Kept { least: b.var(0u32), last: b.var(NONE), max, floor };
             let limited = b.gt(top_k, 0u32);
             let fewer = b.lt(top_k, v);
             let limited = b.and(limited, fewer);
@@ -121,9 +126,10 @@ impl Op for Sample {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [logits, numbers, words] = inputs else { return Reference::default() };
         let mut out = Reference::default();
-        let rows = logits.values.chunks(logits.row_len()).zip(numbers.values.chunks(2)).zip(words.values.chunks(4));
+        let rows = logits.values.chunks(logits.row_len()).zip(numbers.values.chunks(3)).zip(words.values.chunks(4));
         for ((logits, numbers), words) in rows {
-            let (token, decided) = choice(logits, numbers[0], numbers[1], &[0, 1, 2, 3].map(|i| words[i] as u32));
+            let (token, decided) =
+                choice(logits, &[numbers[0], numbers[1], numbers[2]], &[0, 1, 2, 3].map(|i| words[i] as u32));
             out.push(f64::from(token), if decided { 0.0 } else { f64::INFINITY });
         }
         out
@@ -185,15 +191,17 @@ impl Row {
     }
 }
 
-/// The tokens that remain after top-k and top-p.
+/// The tokens that remain: after top-k and top-p by their keys, and the logits that are at least `floor`.
 struct Kept {
     least: Value,
     last: Value,
     /// The greatest logit of the row.
     max: Value,
+    floor: Value,
 }
 
 impl Kept {
+    /// Whether top-k and top-p keep a token.
     fn has(&self, b: &mut Builder, token: Value, key: Value) -> Value {
         let above = b.gt(key, self.least);
         let equal = b.eq(key, self.least);
@@ -357,6 +365,8 @@ fn choose(
         let logit = row.load(b, token);
         let key = key(b, logit);
         let has = kept.has(b, token, key);
+        let high = b.ge(logit, kept.floor);
+        let has = b.and(has, high);
         let v = b.sub(logit, kept.max);
         let v = b.div(v, temperature);
         let v = b.exp(v);
@@ -431,7 +441,11 @@ pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 }
 
 /// The choice in `f64` with a full sort, and whether it would be the same if sums were off by a few roundings of `f32`.
-fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, position]: &[u32; 4]) -> (u32, bool) {
+fn choice(
+    logits: &[f64],
+    [temperature, top_p, min_p]: &[f64; 3],
+    [top_k, low, high, position]: &[u32; 4],
+) -> (u32, bool) {
     const SLACK: f64 = 4e-6;
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if max == f64::NEG_INFINITY || logits.iter().any(|l| l.is_nan() || *l == f64::INFINITY) {
@@ -441,6 +455,7 @@ fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, posit
     // -0 equals +0; rows with NaN have returned above.
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b)));
     let best = order[0] as u32;
+    let (temperature, top_p) = (*temperature, *top_p);
     if temperature == 0.0 || *top_k == 1 {
         return (best, true);
     }
@@ -463,6 +478,9 @@ fn choice(logits: &[f64], temperature: f64, top_p: f64, [top_k, low, high, posit
         }
         order.truncate(kept.max(1));
     }
+    // One addition in f32, which is the same everywhere.
+    let floor = f64::from(max as f32 + *min_p as f32);
+    order.retain(|i| logits[*i] >= floor);
     order.sort_unstable();
     let weights: Vec<f64> = order.iter().map(|i| ((logits[*i] - max) / temperature).exp()).collect();
     let total: f64 = weights.iter().sum();
@@ -489,39 +507,44 @@ pub(super) fn cases() -> Vec<Case> {
         shape: vec![if n == 0 { Dim::Extent(0) } else { Dim::Fixed(n) }, Dim::Fixed(d)],
         fill: Fill::Values(values),
     };
-    // Rows with temperature, top_p, top_k, seed and position.
-    let options = |n: usize, row: &[(f32, f32, u32)]| {
+    // Rows with temperature, top_p, top_k, min_p, seed and position.
+    let options = |n: usize, row: &[(f32, f32, u32, f32)]| {
         let rows: Vec<_> = (0..n).map(|i| (row[i % row.len()], i)).collect();
-        let numbers = rows.iter().flat_map(|((t, p, _), _)| [*t, *p]).collect::<Vec<f32>>();
+        let numbers = rows.iter().flat_map(|((t, p, _, min_p), _)| [*t, *p, min_p.ln()]).collect::<Vec<f32>>();
         let words =
-            rows.iter().flat_map(|((_, _, k), i)| [*k as f32, *i as f32 * 7.0, (i % 3) as f32, *i as f32 * 11.0]);
+            rows.iter().flat_map(|((_, _, k, _), i)| [*k as f32, *i as f32 * 7.0, (i % 3) as f32, *i as f32 * 11.0]);
         (numbers, words.collect::<Vec<f32>>())
     };
     let many = [
-        (0.0, 1.0, 0),
-        (0.8, 0.95, 40),
-        (1.0, 1.0, 0),
-        (1.5, 0.9, 0),
-        (0.7, 1.0, 5),
-        (2.0, 0.5, 700),
-        (1.0, 0.3, 1),
-        (0.3, 1e-6, 0),
-        (1e-30, 1.0, 3),
-        (1e6, 0.99, 2000),
-        (1.0, 1.0, u32::MAX >> 8),
+        (0.0, 1.0, 0, 0.0),
+        (0.8, 0.95, 40, 0.0),
+        (1.0, 1.0, 0, 0.0),
+        (1.5, 0.9, 0, 0.0),
+        (0.7, 1.0, 5, 0.0),
+        (2.0, 0.5, 700, 0.0),
+        (1.0, 0.3, 1, 0.0),
+        (0.3, 1e-6, 0, 0.0),
+        (1e-30, 1.0, 3, 0.0),
+        (1e6, 0.99, 2000, 0.0),
+        (1.0, 1.0, u32::MAX >> 8, 0.0),
+        (1.0, 1.0, 0, 0.05),
+        (1.5, 0.95, 40, 0.1),
+        (2.0, 0.9, 0, 1e-3),
+        (1e6, 1.0, 0, 1e-30),
+        (1.0, 1.0, 0, 1.0),
     ];
     let drawn = |n: usize, max: usize, v: usize, size: f32| {
         let (numbers, words) = options(n, &many);
         let mut logits = CaseInput::normal(DType::F32, &[Dim::Extent(0), Dim::Fixed(v)]);
         logits.fill = Fill::Normal(size);
-        let (numbers, words) = (input(DType::F32, 0, 2, numbers), input(DType::U32, 0, 4, words));
+        let (numbers, words) = (input(DType::F32, 0, 3, numbers), input(DType::U32, 0, 4, words));
         Case::new(Sample, &[(max, n)]).input(logits).input(numbers).input(words)
     };
-    let fixed = |row: &[f32], options_of_rows: &[(f32, f32, u32)]| {
+    let fixed = |row: &[f32], options_of_rows: &[(f32, f32, u32, f32)]| {
         let n = options_of_rows.len() * 3;
         let (numbers, words) = options(n, options_of_rows);
         let logits = input(DType::F32, n, row.len(), row.repeat(n));
-        Case::new(Sample, &[]).input(logits).input(input(DType::F32, n, 2, numbers)).input(input(
+        Case::new(Sample, &[]).input(logits).input(input(DType::F32, n, 3, numbers)).input(input(
             DType::U32,
             n,
             4,
@@ -535,11 +558,23 @@ pub(super) fn cases() -> Vec<Case> {
         drawn(1, 1, 1, 1.0),
         drawn(0, 2, 32, 1.0),
         drawn(33, 40, 77, 2.0),
-        drawn(11, 11, 3000, 3.0),
-        drawn(11, 12, 33_001, 2.0),
-        fixed(&[0.5; 600], &[(0.0, 1.0, 0), (1.0, 1.0, 0), (1.0, 0.501, 0), (1.0, 1.0, 100), (0.5, 0.333, 90)]),
+        drawn(16, 16, 3000, 3.0),
+        drawn(16, 17, 33_001, 2.0),
+        fixed(
+            &[0.5; 600],
+            &[
+                (0.0, 1.0, 0, 0.0),
+                (1.0, 1.0, 0, 1.0),
+                (1.0, 0.501, 0, 0.0),
+                (1.0, 1.0, 100, 0.0),
+                (0.5, 0.333, 90, 0.5),
+            ],
+        ),
         fixed(&spread, &many),
-        fixed(&[-0.0, 0.0, none, -0.0], &[(0.0, 1.0, 0), (1.0, 1.0, 2), (1.0, 0.4, 0), (3.0, 1.0, 0)]),
+        fixed(
+            &[-0.0, 0.0, none, -0.0],
+            &[(0.0, 1.0, 0, 0.0), (1.0, 1.0, 2, 0.0), (1.0, 0.4, 0, 0.0), (3.0, 1.0, 0, 1.0)],
+        ),
         fixed(&[f32::MIN, f32::MIN, none], &many),
         fixed(&[f32::MAX, f32::MIN, 3.0], &many),
         fixed(&[1.0, f32::NAN, 2.0], &many[..3]),
@@ -559,7 +594,7 @@ mod tests {
         let undecided = (0..400).filter(|p| {
             let logit = |i: u32| f64::from(philox4x32_10([i, *p, 0, 0], [1, 2])[0]) / 5e8;
             let logits: Vec<f64> = (0..2000).map(logit).collect();
-            !choice(&logits, 0.8, 0.95, &[[40, 0][*p as usize % 2], 7, 0, *p]).1
+            !choice(&logits, &[0.8, 0.95, f64::NEG_INFINITY], &[[40, 0][*p as usize % 2], 7, 0, *p]).1
         });
         assert!(undecided.count() < 40);
     }

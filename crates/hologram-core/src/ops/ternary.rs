@@ -1,12 +1,15 @@
 //! Ternary weights and 8-bit activations for training, as BitNet b1.58 rounds them (Ma et al., 2024, arXiv:2402.17764).
 
+use hologram_isa::Type;
+
 use super::Reduction;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 
 impl Graph {
-    /// A matrix of floats, fixed in shape, rounded to −s, 0 and s, with s the mean magnitude of all elements. The
-    /// gradient passes straight through to `w`, so a model trains with the weights that it will have.
+    /// A matrix of floats, fixed in shape, rounded to −s, 0 and s, with s the mean magnitude of all elements, rounded to
+    /// `f16` as files of ternary weights hold it. The gradient passes straight through to `w`, so a model trains with
+    /// the weights that it will have.
     ///
     /// # Errors
     /// When `w` is no float or has a run-time extent.
@@ -17,6 +20,8 @@ impl Graph {
             let scale = g.reduce_all(size, Reduction::Mean)?;
             // Not 0, so that zeros stay zeros.
             let scale = g.max_scalar(scale, 1e-5)?;
+            let scale = g.cast(scale, Type::F16)?;
+            let scale = g.cast_like(scale, w)?;
             let codes = g.div(free, scale)?;
             let codes = g.round(codes)?;
             let codes = g.clip_scalar(codes, -1.0, 1.0)?;

@@ -10,6 +10,7 @@ mod ops;
 mod pointer;
 mod print;
 mod reductions;
+mod rows;
 mod search;
 mod view;
 

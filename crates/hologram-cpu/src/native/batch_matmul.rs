@@ -1,21 +1,22 @@
 //! `batch_matmul`: a [.., n, k], b [.., k, m], either of them transposed or not, plus an optional bias [m] and an
-//! optional residual → [.., n, m] in the operands' type, `f32`, `f16` or `bf16`.
+//! optional residual → [.., n, m] in the operands' type, `f32`, `f16`, `bf16`, `f64`, `i32` or `i64`; `i8` gives `i32`.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use hologram_device::{Activation, DType, Extent, KernelSpec, Operation, TensorSpec};
-use hologram_isa::decompose::{Scalar, erf, exp};
+use hologram_isa::decompose::{Scalar, double, erf, exp};
 
-use super::gemm::{Chunk, Gemm, Operands, Packer, Side, Sizes};
-use super::narrow::{is_in_f32, widen};
+use super::gemm::{Chunk, Gemm, Operands, Packer, Products, Side, Sizes};
+use super::narrow::widen;
 use super::simd::{Isa, Simd, simd_entry};
 use crate::features::Features;
-use crate::kernel::{Args, NativeKernel, Worker};
+use crate::kernel::{Args, NativeKernel, Pod, Worker};
 
 struct BatchMatmul {
     gemm: Gemm,
     isa: Isa,
+    /// Of the operands.
     format: DType,
     left: Side,
     right: Side,
@@ -56,14 +57,14 @@ fn strides(operand: &[Extent], batches: usize) -> Vec<usize> {
     strides
 }
 
-/// The native kernel for `batch_matmul`; `None` for any other spec, and for integers and `f64`.
+/// The native kernel for `batch_matmul`; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [a, b, ..] = spec.inputs.as_slice() else { return None };
-    let format = spec.output.format;
+    let format = a.format;
     let Operation::BatchMatmul { transpose: turns, bias, activation, residual } = spec.op else { return None };
     let served = spec.in_place.is_none()
-        && is_in_f32(format)
-        && spec.inputs.iter().all(|t| t.format == format)
+        && b.format == format
+        && spec.inputs[2..].iter().all(|t| t.format == spec.output.format)
         // Only the slowest dimension may vary, so that matrices lie at fixed distances.
         && spec.inputs.iter().chain([&spec.output]).all(super::is_dense);
     if !served {
@@ -91,8 +92,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let max = Sizes { batches: product(&batches), lefts: product(lefts), n: rows.max(), m: columns.max(), k: k.max() };
     let lefts = lefts.to_vec();
     let [left, right] = sides;
+    let gemm = Gemm::new(format, max, features).filter(|gemm| gemm.result() == spec.output.format)?;
     Some(Arc::new(BatchMatmul {
-        gemm: Gemm::new(format, max, features),
+        gemm,
         isa: Isa::widest(features),
         format,
         left,
@@ -209,7 +211,18 @@ impl Operands for Run<'_> {
         self.op.bias.is_some() || self.op.activation.is_some() || self.op.residual.is_some()
     }
 
-    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]) {
+    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: Products<'_>) {
+        match products {
+            Products::F32(products) => self.finish_f32(isa, batch, line, columns, products),
+            Products::F64(products) => self.finish_numbers(batch, line, columns, products),
+            Products::I32(products) => self.finish_numbers(batch, line, columns, products),
+            Products::I64(products) => self.finish_numbers(batch, line, columns, products),
+        }
+    }
+}
+
+impl Run<'_> {
+    fn finish_f32(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]) {
         let op = self.op;
         if let Some(bias) = op.bias {
             if op.turned {
@@ -227,11 +240,71 @@ impl Operands for Run<'_> {
             Some(Activation::Silu) => silu(isa, products),
         }
         if let Some(residual) = op.residual {
-            let first = (batch * self.sizes.n + line) * self.sizes.m;
-            add_row(op, self.args, residual, first + columns.start..first + columns.end, products);
+            add_row(op, self.args, residual, self.results(batch, line, columns), products);
+        }
+    }
+
+    fn finish_numbers<T: Number>(&self, batch: usize, line: usize, columns: Range<usize>, products: &mut [T]) {
+        let op = self.op;
+        if let Some(bias) = op.bias {
+            let bias: &[T] = self.args.read(bias);
+            match op.turned {
+                true => products.iter_mut().for_each(|y| *y = y.plus(bias.first().copied().unwrap_or_default())),
+                false => products.iter_mut().zip(&bias[columns.clone()]).for_each(|(y, x)| *y = y.plus(*x)),
+            }
+        }
+        if let Some(activation) = op.activation {
+            products.iter_mut().for_each(|y| *y = y.activated(activation));
+        }
+        if let Some(residual) = op.residual {
+            let residual = &self.args.read::<T>(residual)[self.results(batch, line, columns)];
+            products.iter_mut().zip(residual).for_each(|(y, x)| *y = y.plus(*x));
+        }
+    }
+
+    /// Where results of a line lie.
+    fn results(&self, batch: usize, line: usize, columns: Range<usize>) -> Range<usize> {
+        let first = (batch * self.sizes.n + line) * self.sizes.m;
+        first + columns.start..first + columns.end
+    }
+}
+
+/// A type of products that are results.
+trait Number: Pod + Default {
+    fn plus(self, other: Self) -> Self;
+    fn activated(self, activation: Activation) -> Self;
+}
+
+impl Number for f64 {
+    fn plus(self, other: f64) -> f64 {
+        self + other
+    }
+
+    fn activated(self, activation: Activation) -> f64 {
+        match activation {
+            Activation::Relu if self <= 0.0 => 0.0,
+            Activation::Relu => self,
+            Activation::Gelu => 0.5 * self * (double::erf(&Scalar, self * std::f64::consts::FRAC_1_SQRT_2) + 1.0),
+            Activation::Silu => self / (double::exp(&Scalar, -self) + 1.0),
         }
     }
 }
+
+macro_rules! integers {
+    ($($ty:ty)*) => {$(
+        impl Number for $ty {
+            fn plus(self, other: $ty) -> $ty {
+                self.wrapping_add(other)
+            }
+
+            /// Integers have no activation but ReLU.
+            fn activated(self, _: Activation) -> $ty {
+                self.max(0)
+            }
+        }
+    )*};
+}
+integers! { i32 i64 }
 
 /// Adds elements of an argument. Adds nothing if its buffer lacks the range, which recording has ruled out.
 fn add_row(op: &BatchMatmul, args: &Args<'_>, argument: usize, range: Range<usize>, to: &mut [f32]) {
@@ -270,8 +343,8 @@ macro_rules! loops {
 
 loops! {
     add, add_with: |y, x| y + *x;
-    // As Atlas's max: NaN loses.
-    relu, relu_with: |y| if y > 0.0 { y } else { 0.0 };
+    // NaN stays.
+    relu, relu_with: |y| if y <= 0.0 { 0.0 } else { y };
     gelu, gelu_with: |y| 0.5 * y * (erf(&Scalar, y * std::f32::consts::FRAC_1_SQRT_2) + 1.0);
     silu, silu_with: |y| y / (exp(&Scalar, -y) + 1.0);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use hologram_device::{DType, Extent, KernelSpec, Operation};
 
-use super::gemm::{Chunk, Gemm, Operands, Packer, Side, Sizes};
+use super::gemm::{Chunk, Gemm, Operands, Packer, Products, Side, Sizes};
 use super::narrow::is_in_f32;
 use super::simd::Isa;
 use crate::features::Features;
@@ -79,7 +79,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let max = Sizes { batches: images.max() * groups, lefts: groups, n: kernels, m: windows, k: length };
     let single = sides.iter().all(|s| (s.window, s.stride, s.padding) == (1, 1, 0));
     Some(Arc::new(Conv2d {
-        gemm: Gemm::new(format, max, features),
+        gemm: Gemm::new(format, max, features)?,
         format,
         images: *images,
         groups,
@@ -188,7 +188,8 @@ impl Operands for Run<'_> {
         self.op.bias
     }
 
-    fn finish(&self, _isa: Isa, batch: usize, line: usize, _columns: Range<usize>, products: &mut [f32]) {
+    fn finish(&self, _isa: Isa, batch: usize, line: usize, _columns: Range<usize>, products: Products<'_>) {
+        let Products::F32(products) = products else { return };
         let channel = batch % self.op.groups * self.op.kernels + line;
         let bias = match self.op.format {
             DType::F32 => self.args.read::<f32>(2)[channel],

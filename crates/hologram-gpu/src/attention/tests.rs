@@ -59,7 +59,7 @@ fn entries(kernel: &NativeKernel) -> Vec<&str> {
 /// On Apple GPUs a separate launch combines the splits of few tokens; there is a kernel for many tokens.
 #[test]
 fn attention_on_apple_gpus() {
-    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let apple = Target::apple(32);
     for (tokens, d, cache, sequences, want) in [
         (1, 128, DType::F32, 1, "attention_decode_float_128_4 attention_join_4"),
         (1, 128, DType::F16, 64, "attention_decode_half_128_4 attention_join_4"),
@@ -226,7 +226,7 @@ fn parts_of_positions_lie_in_scratch_memory() {
 /// Every kernel gets caps, first positions and sinks as arguments.
 #[test]
 fn variants_are_told() {
-    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let apple = Target::apple(32);
     for (target, tokens, d, cache) in [
         (TARGET, 1, 128, DType::F16),
         (TARGET, 1, 64, DType::F32),

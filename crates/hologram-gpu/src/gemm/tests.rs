@@ -44,7 +44,7 @@ fn name(kernel: Option<NativeKernel>) -> Option<(String, u32)> {
 /// On Apple GPUs one kernel serves most formats of activations and weights, for any shape.
 #[test]
 fn products_on_apple_gpus() {
-    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let apple = Target::apple(32);
     let cases = [
         (DType::F32, DType::Q8Planes, 256, Some("matmul_f32_q8")),
         (DType::F32, DType::BF16, 131, Some("matmul_f32_bf16")),
@@ -69,7 +69,7 @@ fn products_on_apple_gpus() {
 /// addition are one launch.
 #[test]
 fn groups_on_apple_gpus() {
-    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let apple = Target::apple(32);
     let planes = DType::Planes;
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(2048)]);
     let product = |w| node(Operation::Matmul, &[Operand::Input(0), Operand::Input(w)], DType::F32, 1024);

@@ -345,7 +345,7 @@ fn packed_weights_have_kernels() {
 /// used.
 #[test]
 fn products_fit_an_apple_gpu() {
-    let apple = Target { multiprocessors: 32, ..Target::APPLE };
+    let apple = Target::apple(32);
     let planes = DType::Planes;
     for (weights, norm, k, rows, after, groups) in [
         (planes(BlockType::Q4_K), true, 4096, vec![4096, 1024, 1024], "", 32),

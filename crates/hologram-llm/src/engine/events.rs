@@ -205,6 +205,15 @@ impl Events {
         }
     }
 
+    /// Waits until there is an event or the last one was read, at most for `timeout`. Returns whether it is so:
+    /// [`Events::next_blocking`] then returns at once.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let quiet = |state: &mut State| state.unread.is_empty() && !state.ended;
+        let state = lock(&self.channel.state);
+        let waited = self.channel.arrived.wait_timeout_while(state, timeout, quiet);
+        !quiet(&mut waited.unwrap_or_else(|e| e.into_inner()).0)
+    }
+
     fn take(&self, state: &mut State) -> Option<Event> {
         let event = state.unread.pop_front()?;
         if std::mem::take(&mut state.full) {

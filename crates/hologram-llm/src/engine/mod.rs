@@ -29,6 +29,7 @@ mod options;
 mod queue;
 mod request;
 mod sequence;
+mod snapshots;
 mod speculate;
 mod stats;
 mod worker;

@@ -82,9 +82,10 @@ impl EngineOptions {
         }
     }
 
-    /// States of recurrent layers that are kept for prompts with the same start.
+    /// States of recurrent layers that are kept for prompts with the same start: for each sequence one of the prompt
+    /// and one of the text.
     pub(super) fn saved_states(&self) -> usize {
-        self.max_sequences.min(16)
+        (2 * self.max_sequences).min(16)
     }
 
     /// Checks the options and completes them: a step has a token for each sequence, and the context fits the cache.
@@ -113,7 +114,7 @@ impl EngineOptions {
         let state = model.config().state_bytes() as u64;
         if let (Some(free), 1..) = (&mut free, state) {
             // States get up to a third of the memory: two for each sequence, and those that are kept.
-            let most = usize::try_from(*free / 3 / (3 * state)).unwrap_or(usize::MAX).max(1);
+            let most = usize::try_from(*free / 3 / (4 * state)).unwrap_or(usize::MAX).max(1);
             options.max_sequences = options.max_sequences.min(most);
             let slots = 2 * options.max_sequences + options.saved_states();
             *free = free.saturating_sub(slots as u64 * state);

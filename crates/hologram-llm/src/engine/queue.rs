@@ -12,6 +12,7 @@ use super::grammar::Grammar;
 use super::lock;
 use super::options::EngineOptions;
 use super::request::{Request, SubmitError};
+use super::worker::Worker;
 
 /// Wakes the engine's thread.
 #[derive(Default)]
@@ -42,6 +43,9 @@ impl Bell {
     }
 }
 
+/// Work for the engine's thread between two steps.
+pub(super) type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+
 /// A request that waits.
 pub(super) struct Waiting {
     /// Counts submissions.
@@ -63,6 +67,8 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Waiting>,
+    /// What the engine's thread does before its next step.
+    jobs: Vec<Job>,
     /// Tokens of the waiting prompts.
     tokens: usize,
     /// Requests that no longer wait, and have not ended.
@@ -133,6 +139,21 @@ impl Queue {
         Ok(())
     }
 
+    /// Adds a job, unless nobody will do it.
+    pub fn push_job(&self, job: Job) {
+        let mut state = lock(&self.state);
+        if state.phase < Phase::Stopping {
+            state.jobs.push(job);
+            drop(state);
+            self.bell.ring();
+        }
+    }
+
+    /// Takes the jobs.
+    pub fn take_jobs(&self) -> Vec<Job> {
+        std::mem::take(&mut lock(&self.state).jobs)
+    }
+
     /// Enters a later phase.
     pub fn enter(&self, phase: Phase) {
         let mut state = lock(&self.state);
@@ -178,13 +199,13 @@ impl Queue {
         (cancelled, expired)
     }
 
-    /// Removes all requests.
+    /// Removes all requests and jobs.
     pub fn clear(&self) {
         let mut state = lock(&self.state);
         state.tokens = 0;
-        let waiting = std::mem::take(&mut state.waiting);
+        let dropped = (std::mem::take(&mut state.waiting), std::mem::take(&mut state.jobs));
         drop(state);
-        drop(waiting);
+        drop(dropped);
     }
 
     /// When the next request has waited too long.

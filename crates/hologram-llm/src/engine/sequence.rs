@@ -32,6 +32,8 @@ pub(super) struct Sequence {
     /// The hash of the published blocks, and their number.
     pub hash: u128,
     pub published: usize,
+    /// The hash of the latest saved state of the generated text.
+    pub text_state: Option<u128>,
     pub preemptions: u32,
     /// Since when it pauses for its reader.
     pub paused: Option<Instant>,
@@ -73,6 +75,7 @@ impl Sequence {
             slot: 0,
             hash: 0,
             published: 0,
+            text_state: None,
             preemptions: 0,
             paused: None,
             lookup: Lookup::default(),

@@ -21,18 +21,26 @@ use super::speculate::{Guesses, MAX_GUESSES, Pace, Speculation};
 use super::stats::EngineStats;
 use super::{Shared, lock};
 
+/// A text that ended in a slot.
+pub(super) struct Last {
+    pub tenant: Option<String>,
+    pub tokens: Vec<u32>,
+}
+
 pub(super) struct Worker {
     model: Arc<Model>,
-    options: EngineOptions,
+    pub options: EngineOptions,
     shared: Arc<Shared>,
-    session: Session,
-    hasher: PrefixHasher,
+    pub session: Session,
+    pub hasher: PrefixHasher,
     /// Sequences in slots of the session, in the order in which they run.
     running: Vec<Sequence>,
     /// Sequences that wait for blocks to be computed again, in the same order.
     preempted: Vec<Sequence>,
     /// Free slots.
     slots: Vec<usize>,
+    /// The last text that ended in each slot.
+    pub last: Vec<Option<Last>>,
     /// The next step.
     step: Vec<Item>,
     sampler: Sampler,
@@ -111,6 +119,7 @@ impl Worker {
         *lock(&shared.stats) = stats;
         Ok(Worker {
             slots: (0..options.max_sequences).rev().collect(),
+            last: (0..options.max_sequences).map(|_| None).collect(),
             sampler: Sampler::new(SamplerConfig::GREEDY)?,
             hasher: PrefixHasher::new(),
             running: Vec::new(),
@@ -140,6 +149,9 @@ impl Worker {
 
     fn serve(&mut self) {
         while self.shared.queue.phase() < Phase::Stopping && self.failures < MAX_FAILURES {
+            for job in self.shared.queue.take_jobs() {
+                job(self);
+            }
             let started = Instant::now();
             self.sweep();
             self.admit();
@@ -167,7 +179,7 @@ impl Worker {
         let reason = "the KV cache has no block for the sequence".into();
         let end = self.running[at].fail(Failure::Step { reason });
         self.stats.count(end);
-        self.remove(at);
+        self.end(at);
         true
     }
 
@@ -201,7 +213,7 @@ impl Worker {
         self.stats.failed += expired;
         for at in (0..self.running.len()).rev() {
             if Worker::is_over(&mut self.running[at], &self.options, &mut self.stats) {
-                self.remove(at);
+                self.end(at);
             }
         }
         let (options, stats) = (&self.options, &mut self.stats);
@@ -234,6 +246,17 @@ impl Worker {
         self.session.truncate(sequence.slot, 0);
         self.slots.push(sequence.slot);
         sequence
+    }
+
+    /// Removes a sequence that has ended.
+    fn end(&mut self, at: usize) {
+        let s = &self.running[at];
+        // Of a failed step the cache may hold less than what was published.
+        if self.options.prefix_cache && s.published == self.session.len(s.slot) / BLOCK_SIZE {
+            self.session.publish_rest(s.slot, self.hasher.rest(s.hash));
+        }
+        let Sequence { slot, tokens, request, .. } = self.remove(at);
+        self.last[slot] = Some(Last { tenant: request.tenant, tokens });
     }
 
     /// Starts requests while there are slots, blocks, and work for their prompts in the next step.
@@ -542,7 +565,7 @@ impl Worker {
         }
         ended.sort_unstable();
         for at in ended.into_iter().rev() {
-            self.remove(at);
+            self.end(at);
         }
         *published = self.count();
         in_step
@@ -561,8 +584,14 @@ impl Worker {
                 self.session.publish(s.slot, s.published, s.hash);
                 s.published += 1;
             }
-            if computed == s.published * BLOCK_SIZE && computed < s.request.prompt.len() {
+            if computed == s.published * BLOCK_SIZE {
                 self.session.save_state(s.slot, s.hash);
+                // Of the text only the latest is kept: the next turn of a conversation goes on from it.
+                if computed >= s.request.prompt.len()
+                    && let Some(before) = s.text_state.replace(s.hash).filter(|before| *before != s.hash)
+                {
+                    self.session.forget_state(before);
+                }
             }
         }
     }

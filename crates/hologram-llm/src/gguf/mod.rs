@@ -144,7 +144,7 @@ impl GgufFile {
 
     /// Whether a path leads to one of the files.
     pub(crate) fn contains(&self, path: &Path) -> bool {
-        self.parts.iter().any(|part| crate::files::same_file(part.path(), path))
+        self.parts.iter().any(|part| crate::files::leads_to(path, part.path()))
     }
 
     /// The files: one, or all parts of a split model in order.

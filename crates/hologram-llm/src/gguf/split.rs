@@ -120,6 +120,10 @@ impl Part {
         &self.path
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
     /// The mapped bytes. A clone keeps the mapping alive after the [`GgufFile`] is dropped.
     pub fn map(&self) -> std::sync::Arc<FileBytes> {
         self.map.clone()

@@ -1,5 +1,6 @@
 //! The paged KV cache: a pool of blocks per layer, assigned to sequences as they grow.
 
+mod contents;
 mod pool;
 mod states;
 
@@ -20,6 +21,7 @@ pub const BLOCK_SIZE: usize = 32;
 
 /// Keys and values of every layer in device memory at fixed addresses. The host tracks which sequence owns which block.
 pub(crate) struct KvCache {
+    format: DType,
     /// Per layer the keys and the values: `[blocks, kv heads, BLOCK_SIZE, head_dim]`; `None` for layers without.
     layers: Vec<Option<(Tensor, Tensor)>>,
     /// The states of recurrent layers.
@@ -68,6 +70,7 @@ impl KvCache {
         };
         let layers = (0..config.layers).map(pair).collect::<Result<Vec<_>>>()?;
         Ok(KvCache {
+            format,
             layers,
             states: States::new(executor, config, max_sequences, saved_states)?,
             blocks_per_sequence,
@@ -189,9 +192,18 @@ impl KvCache {
         }
     }
 
-    /// The published blocks that hold the start of `tokens`: at most whole blocks that leave a token to compute.
+    /// Makes the last block of a sequence, which `tokens` do not fill, available to one other that begins like it. A
+    /// sequence with states could not go on from the middle of a block.
+    pub fn publish_rest(&mut self, sequence: usize, hash: u128, tokens: &[u32]) {
+        if let (Some(block), None) = (self.sequences[sequence].blocks.last(), &self.states) {
+            self.pool.publish_rest(*block, hash, tokens);
+        }
+    }
+
+    /// The published blocks that hold the start of `tokens` and leave a token to compute: whole blocks, and after the
+    /// last a part of one that no sequence uses.
     pub fn find_prefix(&self, hasher: &PrefixHasher, tenant: Option<&str>, tokens: &[u32]) -> Prefix {
-        let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0 };
+        let mut found = Prefix { hash: hasher.root(tenant), blocks: Vec::new(), idle: 0, rest: None };
         let most = tokens.len().saturating_sub(1) / BLOCK_SIZE;
         // A model with states needs the state after the prefix as well.
         let (mut hash, mut usable) = (found.hash, 0);
@@ -205,6 +217,8 @@ impl KvCache {
         }
         found.blocks.truncate(usable);
         found.idle = found.blocks.iter().filter(|block| self.pool.is_idle(**block)).count();
+        let left = tokens.get(found.tokens()..tokens.len().saturating_sub(1)).unwrap_or_default();
+        found.rest = self.pool.find_rest(hasher.rest(found.hash), left);
         found
     }
 
@@ -214,8 +228,11 @@ impl KvCache {
         for block in &prefix.blocks {
             self.pool.share(*block);
         }
+        if let Some((block, _)) = prefix.rest {
+            self.pool.claim(block);
+        }
         let s = &mut self.sequences[sequence];
-        s.blocks.extend(&prefix.blocks);
+        s.blocks.extend(prefix.blocks.iter().copied().chain(prefix.rest.map(|(block, _)| block)));
         s.len = prefix.tokens();
         if let Some(states) = &mut self.states {
             states.adopt(sequence, prefix.hash, prefix.tokens());
@@ -247,12 +264,14 @@ pub(crate) struct Prefix {
     blocks: Vec<u32>,
     /// How many of the blocks no sequence uses now.
     pub idle: usize,
+    /// A block after them that no sequence uses, and how many of its positions hold tokens of the prompt.
+    rest: Option<(u32, usize)>,
 }
 
 impl Prefix {
     /// The tokens that need not be computed.
     pub fn tokens(&self) -> usize {
-        self.blocks.len() * BLOCK_SIZE
+        self.blocks.len() * BLOCK_SIZE + self.rest.map_or(0, |(_, tokens)| tokens)
     }
 }
 

@@ -101,6 +101,42 @@ impl BlockPool {
         self.by_hash.insert(hash, block);
     }
 
+    /// Publishes a block in use that is not full, in place of another one after the same blocks.
+    pub fn publish_rest(&mut self, block: u32, hash: u128, tokens: &[u32]) {
+        if let Some(old) = self.by_hash.get(&hash) {
+            self.forget(*old);
+        }
+        self.publish(block, hash, tokens);
+    }
+
+    /// The unused block published under a hash, and how many of its tokens are the first of these.
+    pub fn find_rest(&self, hash: u128, tokens: &[u32]) -> Option<(u32, usize)> {
+        let block = *self.by_hash.get(&hash)?;
+        let published = self.published[block as usize].as_ref().filter(|_| self.is_idle(block))?;
+        let alike = published.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        (alike > 0).then_some((block, alike))
+    }
+
+    /// Takes an unused published block for one user, who will change it: nobody else finds it any more.
+    pub fn claim(&mut self, block: u32) {
+        self.forget(block);
+        // Forgotten last.
+        self.free.pop_if(|last| *last == block);
+        self.users[block as usize] = 1;
+    }
+
+    /// Makes a published block that no sequence uses free.
+    pub fn forget(&mut self, block: u32) {
+        let at = block as usize;
+        if self.users[at] == 0
+            && let Some(published) = self.published[at].take()
+        {
+            self.by_hash.remove(&published.hash);
+            self.idle.remove(&self.released[at]);
+            self.free.push(block);
+        }
+    }
+
     /// The block published under a hash, if it really holds these tokens.
     pub fn find(&self, hash: u128, tokens: &[u32]) -> Option<u32> {
         let block = *self.by_hash.get(&hash)?;
@@ -131,6 +167,11 @@ impl PrefixHasher {
     /// The hash of a block after the one of hash `before`.
     pub fn next(&self, before: u128, tokens: &[u32]) -> u128 {
         self.hash((before, tokens))
+    }
+
+    /// The hash of what follows the block of hash `before` without filling a block.
+    pub fn rest(&self, before: u128) -> u128 {
+        self.next(before, &[])
     }
 
     fn hash(&self, value: impl Hash) -> u128 {
@@ -168,5 +209,22 @@ mod tests {
         assert_eq!((pool.find(a, &[1, 2]), pool.find(b, &[3, 4])), (Some(first), None));
         pool.share(first);
         assert_eq!((pool.available(), pool.allocate()), (0, None));
+    }
+
+    #[test]
+    fn a_part_of_a_block_goes_to_one_other() {
+        let (mut pool, hasher) = (BlockPool::new(2), PrefixHasher::new());
+        let rest = hasher.rest(hasher.root(None));
+        let (first, second) = (pool.allocate().unwrap(), pool.allocate().unwrap());
+        pool.publish_rest(first, rest, &[1, 2, 3]);
+        assert_eq!(pool.find_rest(rest, &[1, 2]), None, "it is in use");
+        pool.release(first);
+        assert_eq!((pool.find_rest(rest, &[1, 2, 4]), pool.find_rest(rest, &[2])), (Some((first, 2)), None));
+        // A later one takes its place.
+        pool.publish_rest(second, rest, &[1, 5]);
+        pool.release(second);
+        assert_eq!((pool.find_rest(rest, &[1, 5]), pool.available()), (Some((second, 2)), 2));
+        pool.claim(second);
+        assert_eq!((pool.find_rest(rest, &[1]), pool.available(), pool.allocate()), (None, 1, Some(first)));
     }
 }

@@ -91,6 +91,11 @@ impl States {
         self.layers.get(index)?.as_ref()
     }
 
+    /// All tensors; the first dimension of each is the slot.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flatten().flat_map(|state| std::iter::once(&state.conv).chain(&state.heads))
+    }
+
     /// The slots that a step reads and writes for a sequence, which then has `len` tokens.
     pub fn step(&mut self, sequence: usize, len: usize) -> [u32; 2] {
         let Slots { latest, before } = std::mem::take(&mut self.sequences[sequence]);
@@ -125,8 +130,7 @@ impl States {
 
     /// Saves the state of a sequence after `len` tokens under their hash, if it is the latest.
     pub fn save(&mut self, sequence: usize, hash: u128, len: usize) {
-        // The slots of sequences suffice for all of them; only the others may be kept.
-        let kept = self.users.len() - 2 * self.sequences.len();
+        let kept = self.kept();
         let Some((slot, _)) = self.sequences[sequence].latest.filter(|(_, own)| kept > 0 && *own == len) else {
             return;
         };
@@ -139,6 +143,43 @@ impl States {
         self.clock += 1;
         self.users[slot as usize] += 1;
         self.saved.insert(hash, (slot, self.clock));
+    }
+
+    /// The slot of a sequence's latest state.
+    pub fn latest(&self, sequence: usize) -> Option<u32> {
+        self.sequences[sequence].latest.map(|(slot, _)| slot)
+    }
+
+    /// The slot of the state saved under a hash.
+    pub fn saved(&self, hash: u128) -> Option<u32> {
+        self.saved.get(&hash).map(|(slot, _)| *slot)
+    }
+
+    /// A slot for a state that is to be saved under a hash, unless one is. `None`: none may be kept.
+    pub fn place(&mut self, hash: u128) -> Option<u32> {
+        let kept = self.kept();
+        if self.has(hash) || kept == 0 {
+            return self.saved(hash);
+        }
+        while self.saved.len() >= kept {
+            self.forget_oldest();
+        }
+        let slot = self.take();
+        self.clock += 1;
+        self.saved.insert(hash, (slot, self.clock));
+        Some(slot)
+    }
+
+    /// Forgets the state saved under a hash. Sequences that use it keep it.
+    pub fn forget(&mut self, hash: u128) {
+        if let Some((slot, _)) = self.saved.remove(&hash) {
+            self.release(Some((slot, 0)));
+        }
+    }
+
+    /// How many states may be kept: the slots of sequences suffice for all of them, and only the others are left.
+    fn kept(&self) -> usize {
+        self.users.len() - 2 * self.sequences.len()
     }
 
     /// Whether a state is saved under this hash.
@@ -158,9 +199,8 @@ impl States {
     }
 
     fn forget_oldest(&mut self) {
-        let oldest = self.saved.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash);
-        if let Some((slot, _)) = oldest.and_then(|hash| self.saved.remove(&hash)) {
-            self.release(Some((slot, 0)));
+        if let Some(oldest) = self.saved.iter().min_by_key(|(_, (_, used))| *used).map(|(hash, _)| *hash) {
+            self.forget(oldest);
         }
     }
 

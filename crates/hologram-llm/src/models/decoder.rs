@@ -240,7 +240,7 @@ impl Decoder {
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
     /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
-    /// `sampling_numbers` (`f32 [outputs, 2]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
+    /// `sampling_numbers` (`f32 [outputs, 3]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
@@ -390,7 +390,7 @@ impl Decoder {
             logits = g.mul_scalar(part, cap.into())?;
         }
         if bucket.results.has_tokens() {
-            let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(2)])?;
+            let numbers = g.input("sampling_numbers", DType::F32, &[outputs, Dim::Fixed(3)])?;
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;

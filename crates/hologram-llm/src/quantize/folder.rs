@@ -251,6 +251,7 @@ pub(super) fn quantize(
             .ok_or_else(|| unsupported(folder, format!("writing tensor {name} as {}", chosen.name())))?;
         tensors.push(NewTensor { name, shape, ty });
     }
+    let unweighted = options.unweighted(tensors.iter())?;
 
     let mut keys = metadata::of_config(&config, &widths(&config, &wanted));
     if let Some(pooling) = modules.pooling {
@@ -311,6 +312,7 @@ pub(super) fn quantize(
         folder.release();
     }
     unused(&weights)?;
+    output.result.unweighted = unweighted;
     output.result.from = folder.tensors().map(|t| t.bytes as u64).sum();
     output.finish()
 }

@@ -20,7 +20,7 @@ pub struct Importance {
 }
 
 /// The importance of a matrix's columns, for each of its experts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Columns {
     values: Vec<f32>,
     len: usize,
@@ -59,7 +59,7 @@ impl Importance {
     }
 
     /// That of a tensor; `None` if the file lacks it.
-    pub(super) fn of(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<Columns>> {
+    pub(super) fn of(&self, name: &str, rows: usize, row_len: usize) -> Result<Option<&Columns>> {
         let Some(columns) = self.matrices.get(name) else { return Ok(None) };
         let experts = columns.values.len() / columns.len.max(1);
         if columns.len != row_len || experts == 0 || !rows.is_multiple_of(experts) {
@@ -69,7 +69,7 @@ impl Importance {
             );
             return Err(LlmError::BadFile { path: self.path.clone(), reason });
         }
-        Ok(Some(columns.clone()))
+        Ok(Some(columns))
     }
 }
 

@@ -45,13 +45,19 @@ impl QuantizeOptions {
 }
 
 /// What [`quantize`] wrote.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Quantized {
     /// Bytes of all tensors in the source.
     pub from: u64,
     /// Bytes of all tensors in the result.
     pub to: u64,
+    /// With an importance matrix: the quantized tensors that it has no entry for, in the file's order. Those of the
+    /// vocabulary ([`UNMEASURED`]) are left out.
+    pub unweighted: Vec<String>,
 }
+
+/// Tensors that programs which write importance matrices do not measure.
+pub const UNMEASURED: [&str; 2] = ["token_embd.weight", "output.weight"];
 
 /// The files of a model to quantize.
 #[derive(Clone, Copy)]
@@ -78,12 +84,12 @@ impl<'a> From<&'a ModelFiles> for Source<'a> {
 }
 
 /// Writes a model to `out`, a GGUF file, with the tensors' types chosen by `options`; quantized tensors of a folder are
-/// dequantized first. Calls `progress` with the bytes that are done, and their total; it may end the work. Until all is
+/// dequantized first. A tensor that the importance matrix has no entry for is quantized without. Calls `progress` with the bytes that are done, and their total; it may end the work. Until all is
 /// written the result has another name, and after an error nothing is left.
 ///
 /// # Errors
 /// When a tensor's type cannot be read or an element is not finite, an exception fits no tensor or not its tensor's
-/// rows, `out` cannot be written, GGUF files cannot express the folder's model, or `progress` ends the work.
+/// rows, an entry of the importance matrix has another length than its tensor's rows, `out` cannot be written, GGUF files cannot express the folder's model, or `progress` ends the work.
 pub fn quantize<'a>(
     model: impl Into<Source<'a>>,
     out: &Path,
@@ -113,6 +119,22 @@ impl QuantizeOptions {
                 Err(bad(path, format!("no tensor's name matches {pattern}; `hologram inspect` lists the names")))
             }
         }
+    }
+
+    /// Checks the lengths of the importance matrix's entries, and gives the names of the quantized tensors that have
+    /// none.
+    fn unweighted<'t>(&self, quantized: impl Iterator<Item = &'t NewTensor>) -> Result<Vec<String>> {
+        let Some(importance) = &self.importance else { return Ok(Vec::new()) };
+        let mut missing = Vec::new();
+        for NewTensor { name, shape, ty } in quantized {
+            let row_len = shape.last().copied().unwrap_or(1);
+            let found = importance.of(name, shape.iter().rev().skip(1).product(), row_len)?;
+            let in_blocks = ty.format.is_some_and(|format| format.block_len() > 1);
+            if in_blocks && found.is_none() && !UNMEASURED.contains(&name.as_str()) {
+                missing.push(name.clone());
+            }
+        }
+        Ok(missing)
     }
 
     /// The type of the first exception for a tensor.
@@ -153,8 +175,11 @@ fn quantize_file(
     let file_type = u64::from(options.recipe.file_type);
     metadata.push((REPLACED[0], Value::Unsigned(ValueType::U32, file_type)));
     metadata.push((REPLACED[1], Value::Unsigned(ValueType::U32, 2)));
+    let changed = file.tensors().zip(&tensors).filter(|(old, new)| old.ty() != new.ty);
+    let unweighted = options.unweighted(changed.map(|(_, new)| new))?;
     let total = file.tensors().map(|t| t.data().len() as u64).sum();
     let mut output = Output::create(out, metadata.into_iter(), &tensors, total, progress)?;
+    output.result.unweighted = unweighted;
     for (tensor, new) in file.tensors().zip(&tensors) {
         let size = tensor.data().len() as u64;
         if new.ty == tensor.ty() {
@@ -213,7 +238,7 @@ impl<'a> Output<'a> {
     ) -> Result<Output<'a>> {
         let writer = GgufWriter::create(path, metadata, tensors)?;
         let to = tensors.iter().map(|new| new.bytes().unwrap_or(0) as u64).sum();
-        Ok(Output { path, writer, result: Quantized { from: 0, to }, total, progress })
+        Ok(Output { path, writer, result: Quantized { from: 0, to, unweighted: Vec::new() }, total, progress })
     }
 
     fn at(&mut self, done: u64) -> Result<()> {

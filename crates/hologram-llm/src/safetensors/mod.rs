@@ -109,8 +109,7 @@ impl Folder {
 
     /// Whether a path leads to a file in the folder, or to one that a link in it leads to.
     pub(crate) fn contains(&self, path: &Path) -> bool {
-        let files = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        files.into_iter().any(|file| crate::files::same_file(&file.path(), path))
+        crate::files::leads_to(path, &self.path)
     }
 
     /// The content of `config.json`.
@@ -141,6 +140,11 @@ impl Folder {
             bytes: e.range.len(),
             file: &shard.path,
         })
+    }
+
+    /// The mapped files with weights.
+    pub(crate) fn maps(&self) -> Vec<&[u8]> {
+        self.shards.iter().map(|shard| &**shard.map as &[u8]).collect()
     }
 
     /// End-of-text tokens: those of `generation_config.json`, else of `config.json`.

@@ -126,8 +126,9 @@ impl<'a> FolderWeights<'a> {
         shape: &[usize],
     ) -> Result<Tensor> {
         let format = self.format(shard, entry)?;
-        // Files do not align tensors: an odd header length misaligns all of them.
-        let aligned = bytes.start.is_multiple_of(format.block_bytes());
+        // Files align tensors to 8 bytes at most: those that a device cannot read in place are copied.
+        let alignment = self.executor.backend().policy().alignment;
+        let aligned = bytes.start.is_multiple_of(format.block_bytes()) && bytes.start.is_multiple_of(alignment);
         match &self.shared[shard] {
             Some(buffer) if layout == format && aligned => {
                 Ok(Tensor::from_buffer(self.executor, buffer.clone(), bytes.start, format, shape)?)

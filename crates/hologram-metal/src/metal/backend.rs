@@ -13,7 +13,7 @@ use hologram_device::{
     ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
     Pool, Result, check_apart,
 };
-use hologram_gpu::{self as gpu, NativeKernel, Target};
+use hologram_gpu::{self as gpu, NativeKernel};
 use hologram_isa::{Program, msl};
 
 use super::bandwidth;
@@ -104,7 +104,7 @@ impl MetalBackend {
             queue: Mutex::new(Queue::new(&device, allocator.failures())?),
             nothing: MetalMemory::new(&allocator, NOTHING)?,
             allocator,
-            policy: gpu::policy(Target::APPLE),
+            policy: gpu::policy(device.target),
             info,
             device,
         })
@@ -375,7 +375,7 @@ impl Kernels for MetalBackend {
     }
 
     fn native(&self, spec: &KernelSpec) -> Option<Pipeline> {
-        let kernel = self.admit(gpu::find(spec, Target::APPLE)?)?;
+        let kernel = self.admit(gpu::find(spec, self.device.target)?)?;
         Some(Pipeline::native(
             spec.op.name(),
             NativePipeline { kernel, flops: gpu::Work::of_spec(spec).flops(), rules: rules_of_spec(spec) },
@@ -383,7 +383,7 @@ impl Kernels for MetalBackend {
     }
 
     fn native_group(&self, group: &GroupSpec) -> Option<Pipeline> {
-        let kernel = self.admit(gpu::find_group(group, Target::APPLE)?)?;
+        let kernel = self.admit(gpu::find_group(group, self.device.target)?)?;
         Some(Pipeline::native(
             &group.name(),
             NativePipeline { kernel, flops: gpu::Work::of_group(group).flops(), rules: rules_of_group(group) },

@@ -1,6 +1,6 @@
 //! Finds the GPU and opens it.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
@@ -8,10 +8,13 @@ use objc2_foundation::{NSOperatingSystemVersion, NSProcessInfo};
 use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
 
 use hologram_device::{BackendError, BackendType, DeviceInfo, DeviceLimits, Result};
+use hologram_gpu::Target;
 use hologram_isa::Capability;
 use hologram_isa::meaning::Subnormals;
 
+use super::cores::cores;
 use super::parts;
+use super::residency::Residency;
 
 // A command-line program gets a default device only when it is linked with CoreGraphics.
 #[cfg(target_os = "macos")]
@@ -46,6 +49,10 @@ pub(super) struct Device {
     pub(super) command_seconds: f64,
     /// The most bytes per buffer.
     pub(super) max_buffer: usize,
+    /// What kernels are chosen for.
+    pub(super) target: Target,
+    /// The memory that stays wired.
+    pub(super) residency: Arc<Residency>,
 }
 
 /// Lets the GPU's context switches take their time: the driver reads this when it makes a device, and otherwise may end
@@ -87,11 +94,12 @@ impl Device {
                 return Err(unavailable(format!("{name} is no Apple GPU of the M1's family or later")));
             };
             let (working_set, max_buffer) = (raw.recommendedMaxWorkingSetSize(), raw.maxBufferLength());
+            let cores = cores();
             let info = DeviceInfo {
                 backend: BackendType::Metal,
                 name: name.clone(),
                 memory_bytes: working_set,
-                parallelism: 1,
+                parallelism: cores.map_or(1, |n| n as usize),
                 limits: DeviceLimits {
                     workgroup_threads: raw.maxThreadsPerThreadgroup().width as u32,
                     shared_bytes: raw.maxThreadgroupMemoryLength() as u32,
@@ -109,7 +117,9 @@ impl Device {
             };
             let stamp = format!("system {system}, family {number}");
             let command_seconds = parts::command_seconds();
-            Ok((Device { raw, name, stamp, working_set, command_seconds, max_buffer }, info))
+            let target = cores.map_or(Target::APPLE, Target::apple);
+            let residency = Arc::new(Residency::new(&raw));
+            Ok((Device { raw, name, stamp, working_set, command_seconds, max_buffer, target, residency }, info))
         })
     }
 

@@ -15,6 +15,7 @@ use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice, MTLResourceOptions};
 
 use super::device::Device;
+use super::residency::Resident;
 
 /// Alignment of every buffer in bytes.
 pub(super) const ALIGN: usize = 256;
@@ -81,7 +82,7 @@ pub(super) struct DeviceSource {
 
 /// Memory of one size class.
 pub(super) struct Block {
-    buffer: MetalBuffer,
+    resident: Resident,
     usage: Arc<Usage>,
 }
 
@@ -107,11 +108,12 @@ impl Source for DeviceSource {
     }
 
     fn allocate(&self, class: usize) -> Option<Block> {
-        MetalBuffer::new(&self.device, class).map(|buffer| Block { buffer, usage: Arc::default() })
+        let buffer = MetalBuffer::new(&self.device, class)?;
+        Some(Block { resident: Resident::new(&self.device.residency, buffer), usage: Arc::default() })
     }
 
     fn start(&self, block: &Block) -> u64 {
-        block.buffer.contents().addr() as u64
+        block.resident.buffer.contents().addr() as u64
     }
 
     fn max_cached(&self) -> u64 {
@@ -164,7 +166,7 @@ const COPIED_BELOW: usize = 1 << 20;
 struct Foreign {
     device: Arc<Device>,
     /// Buffers by the range's start and end, each with the offset of its first byte.
-    parts: Mutex<BTreeMap<(usize, usize), (MetalBuffer, usize)>>,
+    parts: Mutex<BTreeMap<(usize, usize), (Resident, usize)>>,
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -181,7 +183,7 @@ impl MetalMemory {
     pub(super) fn new(allocator: &Arc<Allocator>, bytes: usize) -> Result<MetalMemory> {
         let block = if bytes == 0 { None } else { Some(allocator.take(bytes)?) };
         let inner = block.as_ref().and_then(Allocated::block);
-        let data = inner.map_or(ALIGN as *mut u8, |b| b.buffer.contents());
+        let data = inner.map_or(ALIGN as *mut u8, |b| b.resident.buffer.contents());
         let usages = Box::new([inner.map(|b| b.usage.clone()).unwrap_or_default()]);
         let place = block.map_or(Place::Nothing, Place::Block);
         let (allocator, part) = (allocator.clone(), bytes.max(1));
@@ -238,7 +240,7 @@ impl MetalMemory {
     fn metal(&self, offset: usize, bytes: usize) -> Option<(MetalBuffer, usize)> {
         match &self.place {
             Place::Nothing => None,
-            Place::Block(block) => block.block().map(|b| (b.buffer.clone(), offset)),
+            Place::Block(block) => block.block().map(|b| (b.resident.buffer.clone(), offset)),
             Place::Foreign(foreign) => foreign.metal(self.data.wrapping_add(offset), offset, bytes),
         }
     }
@@ -251,10 +253,10 @@ impl Foreign {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         // A tensor's views begin with or after the tensor.
         let around = parts.range(..=(offset, usize::MAX)).next_back().filter(|((_, last), _)| *last >= end);
-        if let Some(((first, _), (buffer, start))) = around {
-            return Some((buffer.clone(), start + offset - first));
+        if let Some(((first, _), (part, start))) = around {
+            return Some((part.buffer.clone(), start + offset - first));
         }
-        let part = if bytes < COPIED_BELOW {
+        let (buffer, start) = if bytes < COPIED_BELOW {
             let copy = MetalBuffer::new(&self.device, bytes)?;
             // SAFETY: the owner keeps the bytes mapped and unchanged; the new buffer has as many.
             unsafe { copy.contents().copy_from_nonoverlapping(data, bytes) };
@@ -262,8 +264,8 @@ impl Foreign {
         } else {
             MetalBuffer::over(&self.device, data, bytes)?
         };
-        parts.insert((offset, end), part.clone());
-        Some(part)
+        parts.insert((offset, end), (Resident::new(&self.device.residency, buffer.clone()), start));
+        Some((buffer, start))
     }
 }
 

@@ -6,12 +6,14 @@ mod bandwidth;
 mod builder;
 mod capture;
 mod compile;
+mod cores;
 mod device;
 mod library;
 mod memory;
 mod parts;
 mod queue;
 mod record;
+mod residency;
 mod selftest;
 
 pub use backend::{Metal, MetalBackend, MetalOptions};

@@ -178,6 +178,7 @@ impl Queue {
         self.submitted += 1;
         let number = self.submitted;
         usages.for_each(|usage| usage.touch(number));
+        self.device.residency.begin();
         let done = self.done.clone();
         let handler = RcBlock::new(move |_: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             done.fetch_max(number, Ordering::Release);
@@ -457,8 +458,10 @@ impl Queue {
 }
 
 fn command_queue(device: &Device) -> Result<Retained<ProtocolObject<dyn MTLCommandQueue>>> {
-    autoreleasepool(|_| device.raw.newCommandQueueWithMaxCommandBufferCount(MAX_BUFFERS))
-        .ok_or_else(|| device.error("opening the device", "Metal gave no command queue"))
+    let raw = autoreleasepool(|_| device.raw.newCommandQueueWithMaxCommandBufferCount(MAX_BUFFERS))
+        .ok_or_else(|| device.error("opening the device", "Metal gave no command queue"))?;
+    device.residency.attach(&raw);
+    Ok(raw)
 }
 
 /// Explains Metal's words for errors that are not the kernel's.

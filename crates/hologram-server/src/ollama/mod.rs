@@ -1,8 +1,9 @@
 //! Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`.
 
+mod keep;
 mod request;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hologram_llm::engine::{Timings, Usage};
 use hologram_llm::{Event, Finish};
@@ -11,11 +12,14 @@ use serde_json::{Map, Value, json};
 
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::job::{self, Names};
 use crate::openai::{finish_reason, now};
-use crate::registry::Summary;
+use crate::options::Limits;
+use crate::registry::{Keep, Summary};
 use crate::reply::{Delta, Splitter, drop_cut};
 use crate::routes::{Call, Ready};
+use crate::served::Served;
 use crate::stream::{Writer, lines};
 use crate::talk::Talk;
 use request::Asked;
@@ -30,11 +34,7 @@ pub fn error(error: &ApiError) -> Value {
 /// # Errors
 /// When the request is at fault, or the engine does not take it.
 pub async fn chat(call: Call) -> Result<Response<Body>> {
-    let (request, ready) = call.prepare(request::name, request::chat).await?;
-    match request {
-        Asked::Reply(request) => answer(ready, *request, "messages").await,
-        Asked::Nothing(reason) => nothing(&ready, reason, true),
-    }
+    run(call, request::chat, "messages").await
 }
 
 /// `POST /api/generate`.
@@ -42,22 +42,54 @@ pub async fn chat(call: Call) -> Result<Response<Body>> {
 /// # Errors
 /// When the request is at fault, or the engine does not take it.
 pub async fn generate(call: Call) -> Result<Response<Body>> {
-    let (request, ready) = call.prepare(request::name, request::generate).await?;
-    match request {
-        Asked::Reply(request) => answer(ready, *request, "prompt").await,
-        Asked::Nothing(reason) => nothing(&ready, reason, false),
+    run(call, request::generate, "prompt").await
+}
+
+type Parse = fn(&Served, &Limits, Fields) -> Result<request::Kept>;
+
+async fn run(call: Call, parse: Parse, prompt_name: &'static str) -> Result<Response<Body>> {
+    if let Some(answer) = unload(&call, prompt_name)? {
+        return Ok(answer);
+    }
+    let ((keep, asked), ready) = call.prepare(request::name, parse).await?;
+    if let Some(keep) = keep {
+        ready.model.keep(keep);
+    }
+    match asked {
+        Asked::Reply(request) => answer(ready, *request, prompt_name).await,
+        Asked::Nothing => {
+            let reason = if keep == Some(UNLOAD) { "unload" } else { "load" };
+            Ok(nothing(&ready.model.names[0], reason, prompt_name))
+        }
     }
 }
 
+const UNLOAD: Keep = Keep::For(Duration::ZERO);
+
+/// Maximum bytes of a request for nothing.
+const SHORT: usize = 4096;
+
+/// Answers a request to unload a model that is not loaded, which must not load it. `None`: it is another request.
+fn unload(call: &Call, prompt_name: &'static str) -> Result<Option<Response<Body>>> {
+    let Some(map) = (call.body.len() <= SHORT).then(|| crate::json::object(&call.body).ok()).flatten() else {
+        return Ok(None);
+    };
+    let is_empty = map.get(prompt_name).is_none_or(|value| *value == json!("") || *value == json!([]));
+    let mut fields = Fields::new(map);
+    let (Ok(Some(UNLOAD)), true) = (keep::take(&mut fields), is_empty) else { return Ok(None) };
+    let Ok(name) = request::name(&mut fields) else { return Ok(None) };
+    let model = call.shared.models()?.find(name.as_deref())?;
+    Ok(model.loaded.is_none().then(|| nothing(&model.names[0], "unload", prompt_name)))
+}
+
 /// The reply to a request for nothing.
-fn nothing(ready: &Ready, reason: &str, is_chat: bool) -> Result<Response<Body>> {
-    let model = &ready.model.names[0];
+fn nothing(model: &str, reason: &str, prompt_name: &str) -> Response<Body> {
     let mut value = json!({ "model": model, "created_at": timestamp(now()), "done": true, "done_reason": reason });
-    match is_chat {
-        true => value["message"] = json!({ "role": "assistant", "content": "" }),
-        false => value["response"] = "".into(),
+    match prompt_name {
+        "messages" => value["message"] = json!({ "role": "assistant", "content": "" }),
+        _ => value["response"] = "".into(),
     }
-    Ok(body::json(StatusCode::OK, &value))
+    body::json(StatusCode::OK, &value)
 }
 
 async fn answer(ready: Ready, request: request::Request, prompt_name: &'static str) -> Result<Response<Body>> {

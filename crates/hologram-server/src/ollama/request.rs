@@ -4,11 +4,13 @@ use hologram_llm::Conversation;
 use hologram_llm::engine::Constraint;
 use serde_json::{Map, Value, json};
 
+use super::keep;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::job::Names;
 use crate::options::Limits;
 use crate::params::Params;
+use crate::registry::Keep;
 use crate::reply::Splitter;
 use crate::served::Served;
 use crate::talk::Talk;
@@ -28,17 +30,19 @@ pub struct Request {
 pub enum Asked {
     /// A reply.
     Reply(Box<Request>),
-    /// Nothing: without a prompt, Ollama's clients load a model, or with `keep_alive: 0` unload it. Here it is loaded,
-    /// and stays. The reason of the reply's end.
-    Nothing(&'static str),
+    /// Nothing: without a prompt, Ollama's clients load a model, or with `keep_alive: 0` unload it.
+    Nothing,
 }
+
+/// How long the model then stays, if the request says so, and what it asks for.
+pub type Kept = (Option<Keep>, Asked);
 
 /// Reads a request of `/api/chat`.
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn chat(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked> {
-    let reason = reason_of_nothing(&mut fields);
+pub fn chat(served: &Served, _: &Limits, mut fields: Fields) -> Result<Kept> {
+    let keep = keep::take(&mut fields)?;
     let (params, streams, variables) = common(&mut fields, served)?;
     let Some(list) = fields.list("messages")? else {
         return Err(ApiError::invalid("messages", "messages are required"));
@@ -50,20 +54,10 @@ pub fn chat(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked> {
     let tools = Tools::parse(&mut fields)?;
     fields.finish()?;
     if messages.is_empty() {
-        return Ok(Asked::Nothing(reason));
+        return Ok((keep, Asked::Nothing));
     }
     let talk = Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &tools, params)?;
-    Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: true })))
-}
-
-/// Takes `keep_alive`: how long the model stays loaded, a number of seconds or a text such as `5m`.
-fn reason_of_nothing(fields: &mut Fields) -> &'static str {
-    let zero = match fields.take("keep_alive") {
-        Some(Value::String(time)) => time.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse() == Ok(0.0),
-        Some(seconds) => seconds.as_f64() == Some(0.0),
-        None => false,
-    };
-    if zero { "unload" } else { "load" }
+    Ok((keep, Asked::Reply(Box::new(Request { talk, streams, is_chat: true }))))
 }
 
 fn message(value: Value, name: &str) -> Result<Value> {
@@ -90,15 +84,15 @@ fn message(value: Value, name: &str) -> Result<Value> {
 ///
 /// # Errors
 /// Names the member at fault.
-pub fn generate(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked> {
-    let reason = reason_of_nothing(&mut fields);
+pub fn generate(served: &Served, _: &Limits, mut fields: Fields) -> Result<Kept> {
+    let keep = keep::take(&mut fields)?;
     let (params, streams, variables) = common(&mut fields, served)?;
     let prompt = fields.text("prompt")?.unwrap_or_default();
     let system = fields.text("system")?;
     let raw = fields.boolean("raw")?.unwrap_or(false);
     fields.finish()?;
     if prompt.is_empty() {
-        return Ok(Asked::Nothing(reason));
+        return Ok((keep, Asked::Nothing));
     }
     let talk = if raw || served.template().is_err() {
         if system.is_some() {
@@ -113,7 +107,7 @@ pub fn generate(served: &Served, _: &Limits, mut fields: Fields) -> Result<Asked
         messages.push(json!({ "role": "user", "content": prompt }));
         Talk::new(served, Conversation { messages, variables, ..Conversation::default() }, &Tools::default(), params)?
     };
-    Ok(Asked::Reply(Box::new(Request { talk, streams, is_chat: false })))
+    Ok((keep, Asked::Reply(Box::new(Request { talk, streams, is_chat: false }))))
 }
 
 /// Reads a request of `/api/show`, except the model's name.

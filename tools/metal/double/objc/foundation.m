@@ -108,6 +108,37 @@ typedef struct { NSInteger major, minor, patch; } Version;
 }
 @end
 
+@interface NSNumber : NSObject { @public unsigned value; }
+@end
+@implementation NSNumber
+- (unsigned)unsignedIntValue { return value; }
+@end
+
+// IOKit's registry, with one service: the GPU, and the number of its cores.
+static NSObject *matching;
+void *IOServiceMatching(const char *class) {
+  CHECK(strcmp(class, "AGXAccelerator") == 0, "services of class %s", class);
+  return matching = [NSObject new];
+}
+unsigned IOServiceGetMatchingService(unsigned port, void *dictionary) {
+  CHECK(dictionary == matching, "services that match no dictionary");
+  [matching release];
+  return getenv("METAL_DOUBLE_CORES") ? 1 : 0;
+}
+id IORegistryEntryCreateCFProperty(unsigned entry, NSString *key, const void *allocator, unsigned options) {
+  CHECK(entry == 1 && strcmp([key UTF8String], "gpu-core-count") == 0, "property %s of entry %u", [key UTF8String], entry);
+  const char *cores = getenv("METAL_DOUBLE_CORES");
+  // Another type than was asked for, where it is no number.
+  if (!*cores) return [[NSString fromC:cores] retain];
+  NSNumber *number = [NSNumber new];
+  number->value = atoi(cores);
+  return number;
+}
+int IOObjectRelease(unsigned object) {
+  CHECK(object == 1, "object %u is released", object);
+  return 0;
+}
+
 @interface NSArray : NSObject { id *objects; NSUInteger count; }
 @end
 @implementation NSArray

@@ -33,7 +33,7 @@ typedef const void *(*Find)(const char *);
 typedef int (*Run)(const void *, Launch *);
 
 // What tests ask of: see src/lib.rs.
-struct counts { long commits, waits, buffers, dispatches, barriers, encoders, copies, archives_written, archives_read, captured; } metal_double_counts;
+struct counts { long commits, waits, buffers, dispatches, barriers, encoders, copies, archives_written, archives_read, captured, residency_requests, residents; } metal_double_counts;
 #define COUNT(what) __atomic_add_fetch(&metal_double_counts.what, 1, __ATOMIC_RELAXED)
 // Command buffers that still run before `fail_next` of them fail, and why.
 static long run_next, fail_next;
@@ -93,6 +93,70 @@ static long allocated;
   }
   [super dealloc];
 }
+@end
+
+// macOS 15's set of allocations that stay wired; what is added or removed counts from the next commit on.
+@interface DoubleResidencySet : NSObject { @public DoubleBuffer **members; size_t n; BOOL *committed, *leaving; pthread_mutex_t lock; }
+@end
+@implementation DoubleResidencySet
+- (size_t)find:(id)b {
+  size_t i = 0;
+  while (i < n && members[i] != b) i++;
+  return i;
+}
+- (void)addAllocation:(id)b {
+  pthread_mutex_lock(&lock);
+  CHECK([self find:b] == n, "a buffer is added to a residency set that has it");
+  members = realloc(members, (n + 1) * sizeof *members);
+  committed = realloc(committed, n + 1);
+  leaving = realloc(leaving, n + 1);
+  members[n] = [b retain];
+  committed[n] = leaving[n] = NO;
+  n++;
+  pthread_mutex_unlock(&lock);
+}
+- (void)removeAllocation:(id)b {
+  pthread_mutex_lock(&lock);
+  const size_t i = [self find:b];
+  CHECK(i < n && !leaving[i], "a buffer is removed from a residency set that lacks it");
+  leaving[i] = YES;
+  pthread_mutex_unlock(&lock);
+}
+- (void)commit {
+  pthread_mutex_lock(&lock);
+  size_t left = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (leaving[i]) {
+      [members[i] release];
+    } else {
+      members[left] = members[i];
+      committed[left] = YES;
+      leaving[left++] = NO;
+    }
+  }
+  n = left;
+  metal_double_counts.residents = n;
+  pthread_mutex_unlock(&lock);
+}
+- (void)requestResidency { COUNT(residency_requests); }
+- (BOOL)holds:(id)b {
+  pthread_mutex_lock(&lock);
+  const size_t i = [self find:b];
+  const BOOL holds = i < n && committed[i];
+  pthread_mutex_unlock(&lock);
+  return holds;
+}
+- (void)dealloc {
+  for (size_t i = 0; i < n; i++) [members[i] release];
+  free(members);
+  free(committed);
+  free(leaving);
+  [super dealloc];
+}
+@end
+@interface MTLResidencySetDescriptor : NSObject
+@end
+@implementation MTLResidencySetDescriptor
 @end
 
 // Language versions: the major number's 16 bits above the minor's. A program that names none, and was built for no later system, as Rust
@@ -316,7 +380,7 @@ static BOOL is_capturing(void) { return __atomic_load_n(&capturing, __ATOMIC_SEQ
   void (**handlers)(void *, void *); size_t handler_count; DoubleCommands *next; }
 @end
 @interface DoubleQueue : NSObject { @public pthread_t thread; pthread_mutex_t lock; pthread_cond_t changed; DoubleCommands *first, *last;
-  BOOL closing, ignores; NSUInteger most, made; }
+  BOOL closing, ignores; NSUInteger most, made; DoubleResidencySet *set; }
 @end
 
 @interface DoubleEncoder : NSObject { @public DoubleCommands *commands; Work now; BOOL ended, concurrent; }
@@ -468,6 +532,13 @@ static void run_together(const Work *w, size_t n) {
   free(after);
 }
 static void run_all(DoubleCommands *c) {
+  // Memory of a size that counts is in the queue's residency set.
+  for (size_t i = 0; c->queue->set && i < c->n; i++) {
+    for (int k = 0; k < BINDINGS; k++) {
+      DoubleBuffer *b = c->work[i].pipeline ? c->work[i].buffer[k] : nil;
+      CHECK(!b || b->freed || b->length < 1 << 20 || [c->queue->set holds:b], "a kernel runs with a buffer of %lu bytes at index %d that its residency set lacks", b->length, k);
+    }
+  }
   size_t from = 0;
   while (from < c->n) {
     size_t to = from + 1;
@@ -573,6 +644,10 @@ static void *serve(void *of) {
 }
 
 @implementation DoubleQueue
+- (void)addResidencySet:(id)s {
+  CHECK(!set, "a second residency set for a queue");
+  set = [s retain];
+}
 - (id)commandBufferWithUnretainedReferences {
   pthread_mutex_lock(&lock);
   CHECK(made < most, "a %luth command buffer before the first of them has ended: Metal waits, for ever if none was committed", made + 1);
@@ -591,6 +666,7 @@ static void *serve(void *of) {
   pthread_mutex_unlock(&lock);
   // The last reference may be that of a command buffer which the queue's own thread frees.
   if (pthread_equal(pthread_self(), thread)) pthread_detach(thread); else pthread_join(thread, NULL);
+  [set release];
   [super dealloc];
 }
 @end
@@ -598,6 +674,16 @@ static void *serve(void *of) {
 @interface DoubleDevice : NSObject
 @end
 @implementation DoubleDevice
+- (BOOL)respondsToSelector:(SEL)s {
+  if (metal_double_system() < 15 && sel_isEqual(s, @selector(newResidencySetWithDescriptor:error:))) return NO;
+  return [super respondsToSelector:s];
+}
+- (id)newResidencySetWithDescriptor:(id)descriptor error:(NSError **)error {
+  CHECK(metal_double_system() >= 15, "a residency set on macOS 14, which lacks it");
+  DoubleResidencySet *s = [DoubleResidencySet new];
+  pthread_mutex_init(&s->lock, NULL);
+  return s;
+}
 - (NSString *)name { return [NSString fromC:"Metal test double"]; }
 - (BOOL)supportsFamily:(NSInteger)family { return family <= 1007; }
 - (BOOL)hasUnifiedMemory { return YES; }

@@ -29,6 +29,10 @@ pub struct Counts {
     pub archives_read: i64,
     /// Command buffers that a capture has.
     pub captured: i64,
+    /// Requests that a residency set be resident.
+    pub residency_requests: i64,
+    /// Members of the residency set that was last committed.
+    pub residents: i64,
 }
 
 unsafe extern "C" {

@@ -2,26 +2,28 @@
 //! computed again.
 
 mod input;
+mod session;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
-use hologram_llm::{ChatTemplate, Finish, GenerateOptions, GenerationStats, LlmError, Message, Model, Session};
+use hologram_llm::engine::{Constraint, SubmitError};
+use hologram_llm::{ChatTemplate, Engine, Finish, GenerateOptions, LlmError, Message, Request};
 
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
 use super::run::{beyond_trained, figures, finish_name, fresh_seed};
 use super::shipped;
+use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
 use crate::args::{ChatArgs, Think, usage};
-use crate::progress::Progress;
+use crate::output;
 use crate::status::{Interrupted, status};
 use crate::text::{MESSAGE, NAME, counted, printable, shown};
 use input::{Input, Typed};
@@ -38,7 +40,7 @@ const HELP: &str = "\
 /set NAME X    change one, from the next reply on: temperature, top-k, top-p, typical-p, min-p, repeat-penalty,
                presence-penalty, frequency-penalty, seed, max-tokens, think (show, hide or off: the thoughts of a
                reasoning model)
-/save FILE     write the conversation as JSON
+/save FILE     write the conversation as JSON, its text alone (--session FILE keeps what is computed, too)
 /load FILE     continue a conversation from such a file
 /stats         show the last reply's token counts and speed
 /regenerate    generate the last reply again
@@ -62,6 +64,10 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     if path.is_none() {
         return usage("give a chat model: hologram chat MODEL.gguf; the built-in model only continues text");
     }
+    // Before a model is loaded.
+    args.speculation.chosen()?;
+    let constraint = args.constraint.constraint()?;
+    let saved = session::open(args.session.as_deref())?;
     let files = shipped::open(path.as_deref())?;
     // Check the template before loading the weights.
     let tokenizer = files.tokenizer()?;
@@ -75,7 +81,11 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let executor = args.device.open()?;
     let model = shipped::load(files, &args.lora, &executor)?;
     model.tokenizer()?;
-    let session = model.session_for(&options)?;
+    let (trained, name) = (model.config().context, printable(&model.config().name, NAME));
+    let engine = text::engine(model, &options, &args.speculation, args.sampling.is_repeatable(), &executor)?;
+    if let Some(constraint) = &constraint {
+        engine.check_constraint(constraint)?;
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut input = match &question {
         Some(_) => {
@@ -84,72 +94,54 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         }
         None => Some(Input::open(&interrupted)?),
     };
-    let name = printable(&model.config().name, NAME);
+    let mut chat = Chat {
+        engine,
+        template,
+        options,
+        constraint,
+        system: args.system.clone(),
+        turns: Vec::new(),
+        regenerations: 0,
+        counts: None,
+        finish: None,
+        last: None,
+        interrupted,
+        think: args.think,
+        adapters: args.lora.paths().map(PathBuf::from).collect(),
+        silent: args.json,
+    };
+    // A file of another model is refused before anything is said.
+    let resumed = match (saved, &args.session) {
+        (Some(snapshot), Some(path)) => Some(chat.resume(snapshot, path)?),
+        _ => None,
+    };
     status!("{name} on {} ({})\n", executor.info().backend, executor.info().name);
-    let beyond = options.context.and_then(|n| beyond_trained(n, model.config().context));
-    let notes = model.tokenizer()?.notes().iter().map(String::as_str).chain(template.note()).chain(beyond.as_deref());
-    let not_run = model.not_run();
-    let notes = not_run.as_deref().into_iter().chain(notes).chain(cannot_turn_off);
-    for note in notes {
+    let beyond = args.sampling.ctx.map(|n| n as usize).and_then(|n| beyond_trained(n, trained));
+    let of_tokenizer = chat.engine.model().tokenizer()?.notes().iter().map(String::as_str);
+    let notes = of_tokenizer.chain(chat.template.note()).chain(beyond.as_deref());
+    let not_run = chat.engine.model().not_run();
+    for note in not_run.as_deref().into_iter().chain(notes).chain(cannot_turn_off) {
         status!("note: {note}\n");
     }
     if input.as_ref().is_some_and(Input::is_terminal) {
         status!("/help lists the commands\n");
     }
-    let mut chat = Chat {
-        model,
-        template,
-        session,
-        options,
-        system: args.system.clone(),
-        turns: Vec::new(),
-        regenerations: 0,
-        stats: None,
-        finish: None,
-        last: None,
-        interrupted,
-        think: args.think,
-        silent: args.json,
-    };
-    let Some(input) = &mut input else {
-        chat.say(question.as_deref().unwrap_or_default())?;
-        return chat.answered(args.json);
-    };
-    let mut failed = 0;
-    while let Some(message) = input.message()? {
-        let (line, command) = match &message {
-            Typed::Line(line) => (line.trim(), Command::parse(line.trim())),
-            Typed::Block(text) => (text.trim(), None),
-            Typed::NotText => ("", None),
-        };
-        let done = match command {
-            None if matches!(message, Typed::NotText) => Err(anyhow::anyhow!("a line is not UTF-8")),
-            Some(Command::Quit) => break,
-            Some(command) => chat.command(command),
-            None if line.is_empty() => Ok(()),
-            None => chat.say(line),
-        };
-        match done {
-            // The conversation continues as before the failed line, from a pipe too.
-            Err(e) if !is_last(&e) => {
-                let hint = if is_full(&e) { "; /clear starts a new conversation" } else { "" };
-                status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
-                failed += 1;
-            }
-            done => done?,
-        }
+    if let Some(resumed) = resumed {
+        status!("{resumed}\n");
     }
-    if input.is_terminal() {
-        status!("\n");
-        return Ok(());
-    }
-    ensure!(failed == 0, "{} failed", counted(failed, "line"));
-    Ok(())
+    let done = match (&question, &mut input) {
+        (None, Some(input)) => chat.converse(input),
+        (question, _) => chat.say(question.as_deref().unwrap_or_default()).and_then(|()| chat.answered(args.json)),
+    };
+    // Whatever ended it.
+    let kept = args.session.as_deref().map_or(Ok(()), |path| chat.keep(path));
+    done.and(kept)
 }
 
 /// Whether the conversation, or its last turn, is too long for the context.
 fn is_full(e: &anyhow::Error) -> bool {
-    matches!(e.downcast_ref(), Some(LlmError::PromptTooLong { .. } | LlmError::ContextFull { .. }))
+    matches!(e.downcast_ref(), Some(SubmitError::ContextFull { .. }))
+        || matches!(e.downcast_ref(), Some(LlmError::PromptTooLong { .. } | LlmError::ContextFull { .. }))
 }
 
 /// The text of a conversation and its tokens. Control tokens come from the template alone, BOS among them.
@@ -164,6 +156,33 @@ pub fn written(
     let written = template.write(&messages.into(), true, tokenizer)?;
     ensure!(!written.is_empty(), "the chat template produces no text: it is empty or damaged");
     Ok((written.text(), written.encode(tokenizer, false)?))
+}
+
+/// The system prompt and the turns of a conversation in JSON.
+fn conversation(bytes: &[u8], file: &Path) -> anyhow::Result<(Option<String>, Vec<Message>)> {
+    let file = file.display();
+    let turns: Vec<serde_json::Value> =
+        serde_json::from_slice(bytes).with_context(|| format!("{file} is no conversation written by /save"))?;
+    let message = |turn: &serde_json::Value| Some(Message::new(turn["role"].as_str()?, turn["content"].as_str()?));
+    let turns = turns.iter().map(message).collect::<Option<Vec<_>>>();
+    let mut turns = turns.with_context(|| format!("{file}: a message lacks role or content"))?;
+    let system = turns.first().is_some_and(|turn| turn.role == "system").then(|| turns.remove(0).content);
+    let first = 1 + usize::from(system.is_some());
+    let fault = turns.iter().enumerate().find(|(i, turn)| turn.role != ["user", "assistant"][i % 2]);
+    match fault.map(|(i, turn)| (i + first, turn.role.as_str())) {
+        Some((n, "system")) => bail!("{file}: message {n} is a system prompt, which only the first may be"),
+        Some((n, role @ ("user" | "assistant"))) => {
+            bail!("{file}: turns of user and assistant must alternate, but message {n} is the {role}'s out of turn")
+        }
+        Some((n, role)) => {
+            bail!("{file}: message {n} has the role {}, not system, user or assistant", printable(role, NAME))
+        }
+        None => ensure!(
+            turns.len() % 2 == 0,
+            "{file}: turns of user and assistant must alternate, and the last must be the assistant's"
+        ),
+    }
+    Ok((system, turns))
 }
 
 /// The values of a setting.
@@ -200,6 +219,8 @@ enum Command<'a> {
     Regenerate,
     Quit,
     Unknown(&'a str),
+    /// Without its slash.
+    NoSlash(&'a str),
     /// Without the file that it needs.
     NoFile(&'a str),
     /// With text after it, where it takes none.
@@ -207,8 +228,12 @@ enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model.
+    /// A slash and letters, optionally with text after a space. Other lines, such as `/etc/passwd`, go to the model,
+    /// except for the words that end other programs.
     fn parse(line: &'a str) -> Option<Command<'a>> {
+        if matches!(line, "exit" | "quit") {
+            return Some(Command::NoSlash(line));
+        }
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let letters = word.strip_prefix('/')?;
         if letters == "?" && rest.trim().is_empty() {
@@ -222,8 +247,8 @@ impl<'a> Command<'a> {
             ("clear", "") => Command::Clear,
             ("system", text) => Command::System(text),
             ("set", text) => Command::Set(text),
-            ("save", path) if !path.is_empty() => Command::Save(path),
-            ("load", path) if !path.is_empty() => Command::Load(path),
+            ("save", path) if !matches!(path, "" | "-") => Command::Save(path),
+            ("load", path) if !matches!(path, "" | "-") => Command::Load(path),
             ("stats", "") => Command::Stats,
             ("regenerate", "") => Command::Regenerate,
             ("quit" | "exit" | "bye", "") => Command::Quit,
@@ -238,49 +263,86 @@ impl<'a> Command<'a> {
 
 /// A conversation.
 struct Chat {
-    model: Model,
+    engine: Engine,
     template: ChatTemplate,
-    session: Session,
     options: GenerateOptions,
+    /// What every reply conforms to.
+    constraint: Option<Constraint>,
     system: Option<String>,
     /// The turns, without the system prompt.
     turns: Vec<Message>,
     /// Number of times that the last reply was regenerated, each time with the next seed.
     regenerations: u64,
-    stats: Option<GenerationStats>,
+    /// Of the last reply.
+    counts: Option<Counts>,
     /// Why the last reply ended.
     finish: Option<Finish>,
     /// The last reply's thoughts and answer.
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
     think: Think,
+    /// The files and folders of the adapters.
+    adapters: Vec<PathBuf>,
     /// Whether replies are not printed.
     silent: bool,
 }
 
 impl Chat {
+    /// Reads messages and commands until the end.
+    fn converse(&mut self, input: &mut Input) -> anyhow::Result<()> {
+        let mut failed = 0;
+        while let Some(message) = input.message()? {
+            let (line, command) = match &message {
+                Typed::Line(line) => (line.trim(), Command::parse(line.trim())),
+                Typed::Block(text) => (text.trim(), None),
+                Typed::NotText => ("", None),
+            };
+            let done = match command {
+                None if matches!(message, Typed::NotText) => Err(anyhow::anyhow!("a line is not UTF-8")),
+                Some(Command::Quit) => break,
+                Some(command) => self.command(command),
+                None if line.is_empty() => Ok(()),
+                None => self.say(line),
+            };
+            match done {
+                // The conversation continues as before the failed line, from a pipe too.
+                Err(e) if !is_last(&e) => {
+                    let hint = if is_full(&e) { "; /clear starts a new conversation" } else { "" };
+                    status!("hologram: {}{hint}\n", printable(&format!("{e:#}"), MESSAGE));
+                    failed += 1;
+                }
+                done => done?,
+            }
+        }
+        if input.is_terminal() {
+            status!("\n");
+            return Ok(());
+        }
+        ensure!(failed == 0, "{} failed", counted(failed, "line"));
+        Ok(())
+    }
+
     /// Ends a conversation of one question.
     fn answered(&self, json: bool) -> anyhow::Result<()> {
         if json {
-            let stats = self.stats.unwrap_or_default();
-            let rate = |n: usize, time: Duration| (n > 0).then(|| n as f64 / time.as_secs_f64().max(1e-9));
+            let counts = self.counts.unwrap_or_default();
             let shown = self.think == Think::Show;
             let interrupted = self.interrupted.load(Ordering::Relaxed);
             let object = json!({
-                "model": self.model.config().name,
-                "device": self.model.executor().info().backend.to_string(),
+                "model": self.engine.model().config().name,
+                "device": self.engine.model().executor().info().backend.to_string(),
                 "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
                 "thinking": self.last.as_ref().map(|r| &r.thought).filter(|text| !shown && !text.is_empty()),
                 "seed": self.options.sampling.seed,
                 "finish": self.finish.map(finish_name).or(interrupted.then_some("interrupted")),
-                "prompt_tokens": stats.prompt_tokens,
-                "generated_tokens": stats.generated_tokens,
-                "prompt_tokens_per_s": rate(stats.prompt_tokens, stats.prompt_time),
-                "tokens_per_s": rate(stats.decode_steps, stats.decode_time),
+                "prompt_tokens": counts.prompt,
+                "generated_tokens": counts.generated,
+                "prompt_tokens_per_s": counts.prompt_rate(),
+                "tokens_per_s": counts.rate(),
             });
             writeln!(std::io::stdout().lock(), "{object}")?;
-        } else if let Some(stats) = &self.stats {
-            status!("\n{}\n", figures(stats));
+        } else if let Some(counts) = &self.counts {
+            status!("\n{}\n", figures(counts));
         }
         if self.interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
     }
@@ -290,7 +352,8 @@ impl Chat {
             Command::Help => status!("{HELP}"),
             Command::Clear => {
                 self.turns.clear();
-                self.stats = None;
+                self.counts = None;
+                session::forget(&self.engine)?;
                 status!("new conversation\n");
             }
             Command::System("") => match &self.system {
@@ -300,23 +363,27 @@ impl Chat {
             Command::System(text) => {
                 let old = self.system.replace(text.into());
                 let next = self.messages(Some(Message::new("user", "Hello")));
-                if let Err(e) = written(&self.template, &next, self.model.tokenizer()?) {
+                if let Err(e) = written(&self.template, &next, self.engine.model().tokenizer()?) {
                     self.system = old;
                     return Err(e);
                 }
             }
             Command::Set(text) => return self.set(text),
             Command::Save(path) => {
-                let turns: Vec<_> =
-                    self.messages(None).iter().map(|m| json!({"role": m.role, "content": m.content})).collect();
-                let text = format!("{:#}\n", json!(turns));
-                crate::output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
+                let turns = self.messages(None);
+                let text = format!("{:#}\n", session::as_json(&turns));
+                let adapters = self.adapters.iter().map(PathBuf::as_path);
+                output::check_not_read(Path::new(path), self.engine.model().files(), adapters)?;
+                output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
                 status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
             }
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
             Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
+            Command::NoSlash(word) => {
+                status!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
+            }
             Command::NoFile(word) => bail!("{word} needs a file: {word} FILE"),
             Command::Alone(word) => bail!("{word} stands alone: no text may follow it"),
             Command::Quit => {}
@@ -383,16 +450,9 @@ impl Chat {
     /// Replaces the conversation by that of a file.
     fn load(&mut self, path: &Path) -> anyhow::Result<()> {
         let bytes = crate::text::read_file(path, MAX_CONVERSATION)?;
-        let file = path.display();
-        let turns: Vec<serde_json::Value> =
-            serde_json::from_slice(&bytes).with_context(|| format!("{file} is no conversation written by /save"))?;
-        let message = |turn: &serde_json::Value| Some(Message::new(turn["role"].as_str()?, turn["content"].as_str()?));
-        let mut turns = turns.iter().map(message).collect::<Option<Vec<_>>>();
-        let turns = turns.as_mut().with_context(|| format!("{file}: a message lacks role or content"))?;
-        let system = turns.first().is_some_and(|turn| turn.role == "system").then(|| turns.remove(0).content);
-        let roles = turns.iter().enumerate().all(|(i, turn)| turn.role == ["user", "assistant"][i % 2]);
-        ensure!(roles && turns.len() % 2 == 0, "{file}: turns of user and assistant must alternate");
-        (self.system, self.turns, self.stats) = (system, std::mem::take(turns), None);
+        (self.system, self.turns) = conversation(&bytes, path)?;
+        self.counts = None;
+        session::forget(&self.engine)?;
         status!("loaded {}\n", counted(self.turns.len(), "turn"));
         Ok(())
     }
@@ -400,11 +460,11 @@ impl Chat {
     /// The text of the conversation and its tokens. Where the context has no room for them and a reply, the oldest
     /// turns are dropped.
     fn tokens(&mut self) -> anyhow::Result<(String, Vec<u32>)> {
-        let context = self.session.context();
+        let context = self.engine.options().context;
         let room = (context / 8).clamp(1, 256);
         let mut dropped = 0;
         loop {
-            let (text, tokens) = written(&self.template, &self.messages(None), self.model.tokenizer()?)?;
+            let (text, tokens) = written(&self.template, &self.messages(None), self.engine.model().tokenizer()?)?;
             if tokens.len() + room <= context || self.turns.len() < 3 {
                 if dropped > 0 {
                     status!("note: the context is full: the oldest {} dropped\n", counted(dropped, "turn"));
@@ -454,24 +514,17 @@ impl Chat {
     /// Prints and stores the model's reply to the last turn.
     fn reply(&mut self) -> anyhow::Result<()> {
         let (prompt, tokens) = self.tokens()?;
-        let mut options = self.options.clone();
-        options.sampling.seed = options.sampling.seed.wrapping_add(self.regenerations);
+        let mut request = Request::new(tokens);
+        (request.max_tokens, request.sampling) = (Some(self.options.max_tokens), self.options.sampling);
+        request.sampling.seed = request.sampling.seed.wrapping_add(self.regenerations);
+        request.constraint.clone_from(&self.constraint);
         self.interrupted.store(false, Ordering::Relaxed);
-        let interrupted = || self.interrupted.load(Ordering::Relaxed);
-        let mut generation = self.model.reply(&mut self.session, &tokens, &options)?;
-        let mut progress = Progress::new("prompt", "tokens");
-        while generation.prefill()? && !interrupted() {
-            let (done, of) = generation.prompt_progress();
-            progress.at(done as u64, of as u64);
-        }
-        drop(progress);
+        let mut generation = Text::of_engine(&self.engine, request, &self.interrupted)?;
         let mut reply = Reply::new(self.think, &prompt);
         let mut out = std::io::stdout().lock();
-        while !interrupted() {
-            let Some(piece) = generation.next() else { break };
-            let piece = piece?;
-            let text = reply.push(&piece.text);
-            if !self.silent {
+        while let Some(piece) = generation.next()? {
+            let text = reply.push(&piece);
+            if !self.silent && !text.is_empty() {
                 write!(out, "{text}")?;
                 out.flush()?;
             }
@@ -480,30 +533,31 @@ impl Chat {
         if !self.silent {
             writeln!(out, "{rest}")?;
         }
-        if interrupted() {
+        if self.interrupted.load(Ordering::Relaxed) {
             status!("(stopped)\n");
         }
-        match generation.finish() {
+        match generation.finish {
             Some(Finish::ContextFull) => {
                 status!("note: the context is full: the reply is cut off; --ctx makes it longer\n");
             }
             Some(Finish::MaxTokens) => status!("(cut off by --max-tokens)\n"),
             _ => {}
         }
-        self.stats = Some(generation.stats());
-        self.finish = generation.finish();
+        (self.counts, self.finish) = (Some(generation.counts), generation.finish);
         self.turns.push(Message::new("assistant", reply.text.as_str()));
         self.last = Some(reply);
         Ok(())
     }
 
     fn show_stats(&self) {
-        let Some(stats) = &self.stats else {
+        let Some(counts) = &self.counts else {
             status!("no reply yet\n");
             return;
         };
-        let context = self.session.context();
-        status!("{}; context: {} of {}\n", figures(stats), self.session.len(0), counted(context, "position"));
+        // The last token is not computed yet.
+        let used = counts.prompt + counts.generated.saturating_sub(1);
+        let context = counted(self.engine.options().context, "position");
+        status!("{}; context: {used} of {context}\n", figures(counts));
     }
 }
 
@@ -520,7 +574,20 @@ mod tests {
         assert!(matches!(Command::parse("/?"), Some(Command::Help)));
         assert!(matches!(Command::parse("/exit now"), Some(Command::Alone("/exit"))));
         assert!(matches!(Command::parse("/save"), Some(Command::NoFile("/save"))));
-        for text in ["/etc/passwd what is it", "/think why", "/no_think why", "/", "// no", "/2 + 1", "hi /quit", ""] {
+        assert!(matches!(Command::parse("/save -"), Some(Command::NoFile("/save"))));
+        assert!(matches!(Command::parse("exit"), Some(Command::NoSlash("exit"))));
+        for text in [
+            "/etc/passwd what is it",
+            "/think why",
+            "/no_think why",
+            "/",
+            "// no",
+            "/2 + 1",
+            "hi /quit",
+            "",
+            "exit now",
+            "Quit?",
+        ] {
             assert!(Command::parse(text).is_none(), "{text}");
         }
     }

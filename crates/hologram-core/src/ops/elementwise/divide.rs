@@ -32,14 +32,8 @@ pub(super) fn floor_divide(b: &mut Builder, v: &[Value]) -> Value {
     let wrong = opposite(b, rest, y);
     let size = b.abs(floor);
     let is_exact = b.lt(size, number(if x.ty == Type::F64 { 2f64.powi(53) } else { 2f64.powi(24) }));
+    // By an infinite number that is NaN, and the quotient stays ±0.
     let wrong = b.and(wrong, is_exact);
-    // A finite number by an infinite one.
-    let (x_size, y_size) = (b.abs(x), b.abs(y));
-    let (finite, infinite) = (b.lt(x_size, number(f64::INFINITY)), b.eq(y_size, number(f64::INFINITY)));
-    let apart = opposite(b, x, y);
-    let tiny = b.and(finite, infinite);
-    let tiny = b.and(tiny, apart);
-    let wrong = b.or(wrong, tiny);
     let below = b.sub(floor, number(1.0));
     b.select(wrong, below, floor)
 }

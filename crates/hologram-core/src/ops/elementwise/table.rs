@@ -142,8 +142,8 @@ operations! {
     Remainder remainder(a, b) Map NUMBERS 0.5, "a − b·⌊a / b⌋, which has b's sign, as Python's `%`; of integers by zero an error of the run.",
         divide::remainder, |v| remainder_f64(v[0], v[1]), |v| { let m = v[0].checked_rem(v[1]).unwrap_or(0); if m != 0 && (m ^ v[1]) < 0 { m + v[1] } else { m } }
         => d [d.g, -(d.g * (d.a / d.b).floor())];
-    FloorDivide floor_divide(a, b) Map NUMBERS 1.0, "⌊a / b⌋, as Python's `//`; of integers by zero an error of the run.",
-        divide::floor_divide, |v| floor_divide_f64(v[0], v[1]), |v| { let q = v[0].checked_div(v[1]).unwrap_or(0); if q.wrapping_mul(v[1]) != v[0] && (v[0] ^ v[1]) < 0 { q - 1 } else { q } }
+    FloorDivide floor_divide(a, b) Map NUMBERS 1.0, "⌊a / b⌋, as Python's `//`, but ±0 of a finite number by an infinite one; of integers by zero an error of the run.",
+        divide::floor_divide, |v| (v[0] / v[1]).floor(), |v| { let q = v[0].checked_div(v[1]).unwrap_or(0); if q.wrapping_mul(v[1]) != v[0] && (v[0] ^ v[1]) < 0 { q - 1 } else { q } }
         => d [d.zero, d.zero];
     MulAdd mul_add(a, b, c) Map NUMBERS 0.5, "a · b + c, with one rounding for floats.",
         f::mul_add, |v| v[0].mul_add(v[1], v[2]), |v| v[0].wrapping_mul(v[1]).wrapping_add(v[2]) => d [d.g * d.b, d.g * d.a, d.g];
@@ -266,13 +266,6 @@ fn greater(a: f64, b: f64) -> f64 {
 fn remainder_f64(a: f64, b: f64) -> f64 {
     let m = a % b;
     if m * b.signum() < 0.0 { m + b } else { m.abs().copysign(b) + if m.is_nan() { f64::NAN } else { 0.0 } }
-}
-
-/// The quotient of a division, rounded down.
-fn floor_divide_f64(a: f64, b: f64) -> f64 {
-    let q = a / b;
-    let below = a.is_finite() && b.is_infinite() && a != 0.0 && a.signum() != b.signum();
-    if below { -1.0 } else { q.floor() }
 }
 
 /// The inverse of the hyperbolic cosine in `f64`; the standard library's loses digits close to 1.

@@ -10,6 +10,7 @@ mod plain;
 use std::ops::Range;
 
 use hologram_device::DType;
+use hologram_isa::Type;
 
 pub(super) use self::pack::Side;
 use super::matmul::float::{Kernels, Words, kernels};
@@ -62,7 +63,15 @@ pub(super) trait Operands {
     fn finishes(&self) -> bool;
 
     /// Turns some products of a line into results, before conversion to the result's format.
-    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]);
+    fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: Products<'_>);
+}
+
+/// Products of a line, in the type that they are summed in.
+pub(super) enum Products<'a> {
+    F32(&'a mut [f32]),
+    F64(&'a mut [f64]),
+    I32(&'a mut [i32]),
+    I64(&'a mut [i64]),
 }
 
 /// Sizes of a run.
@@ -84,7 +93,7 @@ pub(super) struct Gemm {
     kernels: Kernels,
     words: Words,
     isa: Isa,
-    /// Of the result: `f32`, or a narrow float.
+    /// Of the result: that of sums, or a narrow float.
     format: DType,
     max: Sizes,
 }
@@ -108,34 +117,52 @@ impl Packer<'_> {
         self.words == Words::Bf16Pairs
     }
 
-    /// Words of a line's chunk of this many elements.
+    /// Words of a line's chunk of this many elements, in whole transposition steps.
     pub(super) fn words_of(&self, len: usize) -> usize {
-        len.div_ceil(if self.pairs() { 2 } else { 1 }).next_multiple_of(4)
+        len.div_ceil(self.words.elements()).next_multiple_of(4)
     }
 }
 
 impl Gemm {
-    /// For operands and results of `format`, of at most these sizes.
-    pub(super) fn new(format: DType, max: Sizes, features: Features) -> Gemm {
-        let kernels = kernels(features).unwrap_or(plain::FLOAT);
-        let pairs = format == DType::BF16 && features.bf16 && features.avx512;
-        let words = if pairs { Words::Bf16Pairs } else { Words::F32 };
-        Gemm { kernels, words, isa: Isa::widest(features), format, max }
+    /// For operands of `format`, of at most these sizes; results are of the same format, or of `i32` for `i8`. `None`
+    /// for formats of which it has no products.
+    pub(super) fn new(format: DType, max: Sizes, features: Features) -> Option<Gemm> {
+        let DType::Plain(ty) = format else { return None };
+        let words = match ty {
+            Type::BF16 if features.bf16 && features.avx512 => Words::Bf16Pairs,
+            Type::F32 | Type::F16 | Type::BF16 => Words::F32,
+            Type::I8 => Words::I16Pairs,
+            Type::I32 => Words::I32,
+            Type::F64 => Words::F64,
+            Type::I64 => Words::I64,
+            _ => return None,
+        };
+        let mut kernels = kernels(features).unwrap_or(plain::FLOAT);
+        if words.bytes() == 8 {
+            (kernels.rows, kernels.transpose) = (kernels.rows / 2, plain::transpose::<u64>);
+        }
+        let format = if ty == Type::I8 { DType::I32 } else { format };
+        Some(Gemm { kernels, words, isa: Isa::widest(features), format, max })
     }
 
-    /// Elements of a word.
-    fn per_word(&self) -> usize {
-        if self.words == Words::F32 { 1 } else { 2 }
+    /// The format of results.
+    pub(super) fn result(&self) -> DType {
+        self.format
+    }
+
+    /// Whether sums are results.
+    fn direct(&self) -> bool {
+        self.format.block_bytes() == self.words.bytes()
     }
 
     /// Words of a line, in whole transposition steps.
     fn words_of(&self, k: usize) -> usize {
-        k.div_ceil(self.per_word()).next_multiple_of(4)
+        k.div_ceil(self.words.elements()).next_multiple_of(4)
     }
 
     /// Bytes of a packed left matrix at the maximum sizes.
     fn left_bytes(&self) -> usize {
-        self.max.n * self.words_of(self.max.k) * 4
+        self.max.n * self.words_of(self.max.k) * self.words.bytes()
     }
 
     /// Whether a worker packs the left sides of its batches itself.
@@ -153,9 +180,9 @@ impl Gemm {
 
     /// Bytes of the buffer, the panels, and the products of a piece that must be converted before they are stored.
     fn parts(&self) -> [usize; 3] {
-        let columns = PANELS * self.kernels.rows;
-        let products = if self.format == DType::F32 { 0 } else { BLOCK.min(self.max.n) * columns * 4 };
-        [BUFFER_LINES * STEPS * 4, columns * STEPS * 4, products.next_multiple_of(64)]
+        let (columns, word) = (PANELS * self.kernels.rows, self.words.bytes());
+        let products = if self.direct() { 0 } else { BLOCK.min(self.max.n) * columns * word };
+        [BUFFER_LINES * STEPS * word, columns * STEPS * word, products.next_multiple_of(64)]
     }
 
     pub(super) fn worker_scratch(&self) -> usize {
@@ -164,7 +191,7 @@ impl Gemm {
 
     /// The chunks of a depth. A depth of 0 has one empty chunk, so that products are 0.
     fn chunks(&self, k: usize) -> impl Iterator<Item = Chunk> + use<> {
-        let len = STEPS * self.per_word();
+        let len = STEPS * self.words.elements();
         (0..k.div_ceil(len).max(1)).map(move |i| (i * len, len.min(k - i * len)))
     }
 
@@ -177,12 +204,12 @@ impl Gemm {
         k: usize,
         to: *mut u8,
     ) {
-        let mut at = lines.start * self.words_of(k) * 4;
+        let mut at = lines.start * self.words_of(k) * self.words.bytes();
         for chunk in self.chunks(k) {
             // SAFETY: the packer is of this processor's instruction set; the matrix has room for all words of each
             // line.
             unsafe { o.pack_left(packer, matrix, lines.clone(), chunk, to.add(at)) };
-            at += self.words_of(chunk.1) * lines.len() * 4;
+            at += self.words_of(chunk.1) * lines.len() * self.words.bytes();
         }
     }
 
@@ -214,8 +241,8 @@ impl Gemm {
         let buffer = unsafe { buffer.align_to_mut::<f32>().1 };
         let mut packer = Packer { kernels: self.kernels, words: self.words, isa: self.isa, buffer };
         let tiles = Tiles { n, most: self.kernels.tokens };
-        let (panels, products) = (panels.as_mut_ptr(), products.as_mut_ptr().cast::<f32>());
-        let left_bytes = n * self.words_of(k) * 4;
+        let (panels, products) = (panels.as_mut_ptr(), products.as_mut_ptr());
+        let left_bytes = n * self.words_of(k) * self.words.bytes();
         if self.own() {
             let own = own.as_mut_ptr();
             while let Some(batch) = worker.next(batches) {
@@ -223,7 +250,7 @@ impl Gemm {
                 for tile in 0..tiles.count() {
                     self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, own);
                 }
-                let block = if self.format == DType::F32 { n } else { BLOCK };
+                let block = if self.direct() { n } else { BLOCK };
                 for first in (0..n).step_by(block) {
                     let lines = first..(first + block).min(n);
                     for columns in pieces(m, PANELS * self.kernels.rows) {
@@ -248,7 +275,7 @@ impl Gemm {
         let rows = self.kernels.rows;
         let width = (m * batches / (worker.count * 6)).clamp(rows, PANELS * rows) / rows * rows;
         let across = m.div_ceil(width);
-        let whole = self.format == DType::F32 && across * batches >= 2 * worker.count;
+        let whole = self.direct() && across * batches >= 2 * worker.count;
         let block = if whole { n } else { BLOCK.min(n) };
         let down = n.div_ceil(block);
         while let Some(index) = worker.next(batches * down * across) {
@@ -272,17 +299,18 @@ impl Gemm {
         piece: &Piece,
         left: *const u8,
         panels: *mut u8,
-        products: *mut f32,
+        products: *mut u8,
         out: RawSlice,
     ) {
         let Piece { batch, lines, columns } = piece;
         let (rows, tiles) = (self.kernels.rows, Tiles { n, most: self.kernels.tokens });
-        let panel_bytes = STEPS * rows * 4;
+        let word = self.words.bytes();
+        let panel_bytes = STEPS * rows * word;
         let panels_of = || columns.clone().step_by(rows).enumerate();
-        let direct = self.format == DType::F32;
+        let direct = self.direct();
         // The address of line `lines.start` and the first column, and the distance of lines.
         let (to, stride) = if direct {
-            (out.data.cast::<f32>().wrapping_add((batch * n + lines.start) * m + columns.start), m)
+            (out.data.wrapping_add(((batch * n + lines.start) * m + columns.start) * word), m)
         } else {
             (products, columns.len())
         };
@@ -300,15 +328,15 @@ impl Gemm {
                 if tile.start >= lines.end {
                     break;
                 }
-                let packed = (tile.start * self.words_of(k) + at * tile.len()) * 4;
-                let y = to.wrapping_add((tile.start - lines.start) * stride);
+                let packed = (tile.start * self.words_of(k) + at * tile.len()) * word;
+                let y = to.wrapping_add((tile.start - lines.start) * stride * word);
                 for (p, first) in panels_of().step_by(self.kernels.panels_at_once) {
                     let count = (columns.end - first).min(rows * self.kernels.panels_at_once);
                     // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before;
                     // this worker has claimed the piece.
                     unsafe {
                         let (panel, tile_words) = (panels.add(p * panel_bytes), left.add(packed));
-                        let y = y.add(p * rows);
+                        let y = y.add(p * rows * word);
                         let n = tile.len();
                         (self.kernels.multiply)(
                             self.words,
@@ -326,14 +354,16 @@ impl Gemm {
                 }
                 if last && (o.finishes() || !direct) {
                     for line in tile.clone() {
-                        let y = to.wrapping_add((line - lines.start) * stride);
-                        // SAFETY: the line's products were stored above.
-                        let y = unsafe { std::slice::from_raw_parts_mut(y, columns.len()) };
+                        let y = to.wrapping_add((line - lines.start) * stride * word);
                         if o.finishes() {
-                            o.finish(self.isa, *batch, line, columns.clone(), y);
+                            // SAFETY: the line's products were stored above.
+                            let products = unsafe { self.products(y, columns.len()) };
+                            o.finish(self.isa, *batch, line, columns.clone(), products);
                         }
                         if !direct {
                             let to = out.data.cast::<u16>().wrapping_add((batch * n + line) * m + columns.start);
+                            // SAFETY: the line's products were stored above; narrow floats are summed in `f32`.
+                            let y = unsafe { std::slice::from_raw_parts(y.cast::<f32>(), columns.len()) };
                             // SAFETY: the elements lie in the result, and this worker has claimed them.
                             narrow(self.isa, self.format, y, unsafe {
                                 std::slice::from_raw_parts_mut(to, columns.len())
@@ -343,6 +373,22 @@ impl Gemm {
                 }
             }
             at += steps;
+        }
+    }
+
+    /// Products that lie at `y`.
+    ///
+    /// # Safety
+    /// `count` sums lie there, which nobody else accesses while the result lives.
+    unsafe fn products<'a>(&self, y: *mut u8, count: usize) -> Products<'a> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match self.words {
+                Words::F32 | Words::Bf16Pairs => Products::F32(std::slice::from_raw_parts_mut(y.cast(), count)),
+                Words::I32 | Words::I16Pairs => Products::I32(std::slice::from_raw_parts_mut(y.cast(), count)),
+                Words::F64 => Products::F64(std::slice::from_raw_parts_mut(y.cast(), count)),
+                Words::I64 => Products::I64(std::slice::from_raw_parts_mut(y.cast(), count)),
+            }
         }
     }
 }

@@ -11,13 +11,33 @@ use crate::features::Features;
 use crate::kernel::{Args, Worker};
 use crate::native::decode::{decode, is_weight_format};
 
-/// Contents of the 32-bit words of panels and tiles.
+/// Contents of the words of panels and tiles. Sums are of the words' size: `f32` or `i32` for pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     /// One element.
     F32,
     /// Two consecutive elements.
     Bf16Pairs,
+    /// One element; products and sums wrap.
+    I32,
+    /// Two consecutive elements of 8 bits, widened; sums wrap.
+    I16Pairs,
+    /// One element.
+    F64,
+    /// One element; products and sums wrap.
+    I64,
+}
+
+impl Words {
+    /// Bytes of a word, and of a sum.
+    pub fn bytes(self) -> usize {
+        if matches!(self, Words::F64 | Words::I64) { 8 } else { 4 }
+    }
+
+    /// Elements of a word.
+    pub fn elements(self) -> usize {
+        if matches!(self, Words::Bf16Pairs | Words::I16Pairs) { 2 } else { 1 }
+    }
 }
 
 /// A type of weight that the row kernels read.
@@ -29,8 +49,8 @@ pub enum Element {
 }
 
 /// Multiplies panels with a tile: (words, tokens, steps, the first panel, bytes from one panel to the next, tile,
-/// output at the first token and row, its stride, rows, whether these are the first words of the rows).
-pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut f32, usize, usize, bool);
+/// output at the first token and row, its stride in sums, rows, whether these are the first words of the rows).
+pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut u8, usize, usize, bool);
 
 /// Interleaves rows of `f16` or `bf16` by elements, which become `f32`: (the rows' type, the first row, bytes of a row,
 /// rows that exist, elements, rows written, the destination).
@@ -41,7 +61,7 @@ pub type Widen = unsafe fn(Element, *const u8, usize, usize, usize, usize, *mut 
 /// The functions are unsafe because they use pointers, and instructions that the processor must have.
 #[derive(Clone, Copy)]
 pub struct Kernels {
-    /// Weight rows of a panel.
+    /// Weight rows of a panel, for words of 32 bits; half of them for words of 64.
     pub rows: usize,
     /// The most panels that are multiplied together, so that a tile's words are loaded once for all.
     pub panels_at_once: usize,
@@ -96,8 +116,8 @@ impl FloatMatmul {
     fn few(&self, kernels: &Kernels) -> usize {
         let most = match (self.words, self.problem.w) {
             (Words::Bf16Pairs, _) | (Words::F32, DType::F32) => 2,
-            (Words::F32, DType::F16) => 3,
-            (Words::F32, _) => kernels.few,
+            (_, DType::F16) => 3,
+            _ => kernels.few,
         };
         kernels.few.min(most)
     }
@@ -224,7 +244,7 @@ impl FloatMatmul {
                         // SAFETY: the kernel is of this processor's instruction set; the panels are packed here, the
                         // tile was packed in phase 0; this worker has claimed the rows' columns.
                         unsafe {
-                            let y = o.y.data.add(tokens.start * o.y.m + first);
+                            let y = o.y.data.add(tokens.start * o.y.m + first).cast();
                             let (panel, tile, words) = (panels.add(p * panel_bytes), packed.add(tile), self.words);
                             let (n, start) = (tokens.len(), at == 0);
                             (kernels.multiply)(words, n, steps, panel, panel_bytes, tile, y, o.y.m, count, start);

@@ -38,71 +38,160 @@ pub unsafe fn transpose_words(
     }
 }
 
-/// Multiplies a panel with a tile of `tokens` tokens over `steps` words; adds to the output unless these are the first
-/// words.
+/// Multiplies one panel, or two panels `panel_stride` bytes from each other, with a tile of `tokens` tokens over
+/// `steps` words; adds to the output unless these are the first words.
 ///
 /// # Safety
-/// The processor has AVX2 and FMA; the words are `f32`; panel and tile have these words; the output can be written.
+/// The processor has AVX2 and FMA; the words are no pairs of `bf16`; panels and tile have these words; `count` rows of
+/// the output can be written, more than a panel has for two panels.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
-    _words: Words,
+    words: Words,
     tokens: usize,
     steps: usize,
     panel: *const u8,
-    _apart: usize,
+    panel_stride: usize,
     tile: *const u8,
-    y: *mut f32,
+    y: *mut u8,
     stride: usize,
     count: usize,
     first: bool,
 ) {
-    type Tile = unsafe fn(usize, *const u8, *const u8, *mut f32, usize, usize, bool);
-    const TABLE: [Tile; 8] = [
-        multiply_tile::<1>,
-        multiply_tile::<2>,
-        multiply_tile::<3>,
-        multiply_tile::<4>,
-        multiply_tile::<5>,
-        multiply_tile::<6>,
-        multiply_tile::<7>,
-        multiply_tile::<8>,
-    ];
+    macro_rules! table {
+        ($tile:ident, $panels:literal) => {
+            [
+                $tile::<1, $panels>,
+                $tile::<2, $panels>,
+                $tile::<3, $panels>,
+                $tile::<4, $panels>,
+                $tile::<5, $panels>,
+                $tile::<6, $panels>,
+            ]
+        };
+        ($tile:ident) => {
+            [table!($tile, 1), table!($tile, 2)]
+        };
+    }
+    type Tile = unsafe fn(usize, *const u8, usize, *const u8, *mut u8, usize, usize, bool);
+    const F32: [[Tile; 6]; 2] = table!(tile_f32);
+    const I32: [[Tile; 6]; 2] = table!(tile_i32);
+    const I16: [[Tile; 6]; 2] = table!(tile_i16);
+    const F64: [[Tile; 6]; 2] = table!(tile_f64);
+    const I64: [[Tile; 6]; 2] = table!(tile_i64);
+    let lanes = 32 / words.bytes();
+    let (second, rows) = if count > lanes { (1, count - lanes) } else { (0, count) };
+    let table = match words {
+        Words::F32 | Words::Bf16Pairs => &F32,
+        Words::I32 => &I32,
+        Words::I16Pairs => &I16,
+        Words::F64 => &F64,
+        Words::I64 => &I64,
+    };
     // SAFETY: promised by the caller.
-    unsafe { TABLE[tokens - 1](steps, panel, tile, y, stride, count, first) }
+    unsafe { table[second][tokens - 1](steps, panel, panel_stride, tile, y, stride, rows, first) }
 }
 
+macro_rules! tile {
+    ($name:ident, $word:ty, $splat:ident, $load:ident, $store:ident, $step:expr) => {
+        /// `T` tokens times `P` panels, the last of which has `rows` rows.
+        #[target_feature(enable = "avx2,fma")]
+        #[allow(clippy::too_many_arguments)]
+        unsafe fn $name<const T: usize, const P: usize>(
+            steps: usize,
+            panel: *const u8,
+            panel_stride: usize,
+            tile: *const u8,
+            y: *mut u8,
+            stride: usize,
+            rows: usize,
+            first: bool,
+        ) {
+            const LANES: usize = 32 / size_of::<$word>();
+            // A lane of a word of 64 bits is two of 32.
+            let masks: [__m256i; P] =
+                std::array::from_fn(|p| first_lanes(if p + 1 == P { rows } else { LANES } * (8 / LANES)));
+            let mut acc = [[_mm256_setzero_si256(); P]; T];
+            let (mut w, mut x, y) = (panel, tile.cast::<$word>(), y.cast::<$word>());
+            // SAFETY: a panel has a register and the tile T words per step; the masked rows of T tokens lie in the
+            // output.
+            unsafe {
+                if !first {
+                    for t in 0..T {
+                        for p in 0..P {
+                            acc[t][p] = $load(y.add(t * stride + LANES * p), masks[p]);
+                        }
+                    }
+                }
+                for _ in 0..steps {
+                    let mut weights = [_mm256_setzero_si256(); P];
+                    for p in 0..P {
+                        weights[p] = _mm256_loadu_si256(w.add(p * panel_stride).cast());
+                    }
+                    for t in 0..T {
+                        let x = $splat(x.add(t).read_unaligned());
+                        for p in 0..P {
+                            acc[t][p] = $step(acc[t][p], weights[p], x);
+                        }
+                    }
+                    w = w.add(32);
+                    x = x.add(T);
+                }
+                for t in 0..T {
+                    for p in 0..P {
+                        $store(y.add(t * stride + LANES * p), masks[p], acc[t][p]);
+                    }
+                }
+            }
+        }
+    };
+    ($name:ident, 32, $step:expr) => {
+        tile!($name, i32, _mm256_set1_epi32, _mm256_maskload_epi32, _mm256_maskstore_epi32, $step);
+    };
+    ($name:ident, 64, $step:expr) => {
+        tile!($name, i64, _mm256_set1_epi64x, _mm256_maskload_epi64, _mm256_maskstore_epi64, $step);
+    };
+}
+
+tile!(tile_f32, 32, f32_step);
+tile!(tile_i32, 32, i32_step);
+tile!(tile_i16, 32, i16_step);
+tile!(tile_f64, 64, f64_step);
+tile!(tile_i64, 64, i64_step);
+
+#[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn multiply_tile<const T: usize>(
-    steps: usize,
-    panel: *const u8,
-    tile: *const u8,
-    y: *mut f32,
-    stride: usize,
-    count: usize,
-    first: bool,
-) {
-    let mask = first_lanes(count);
-    let mut acc = [_mm256_setzero_ps(); T];
-    let (mut w, mut x) = (panel.cast::<f32>(), tile.cast::<f32>());
-    // SAFETY: the panel has a register and the tile T words per step; the masked rows of T tokens lie in the output.
-    unsafe {
-        if !first {
-            for t in 0..T {
-                acc[t] = _mm256_maskload_ps(y.add(t * stride), mask);
-            }
-        }
-        for _ in 0..steps {
-            let weights = _mm256_loadu_ps(w);
-            for t in 0..T {
-                acc[t] = _mm256_fmadd_ps(weights, _mm256_set1_ps(x.add(t).read_unaligned()), acc[t]);
-            }
-            w = w.add(8);
-            x = x.add(T);
-        }
-        for t in 0..T {
-            _mm256_maskstore_ps(y.add(t * stride), mask, acc[t]);
-        }
-    }
+fn f32_step(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    let [acc, w, x] = [acc, w, x].map(|v| _mm256_castsi256_ps(v));
+    _mm256_castps_si256(_mm256_fmadd_ps(w, x, acc))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn f64_step(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    let [acc, w, x] = [acc, w, x].map(|v| _mm256_castsi256_pd(v));
+    _mm256_castpd_si256(_mm256_fmadd_pd(w, x, acc))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn i32_step(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi32(acc, _mm256_mullo_epi32(w, x))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn i16_step(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi32(acc, _mm256_madd_epi16(w, x))
+}
+
+/// Products of the low halves, and of each low half with the other's high half, which AVX2 has.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn i64_step(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    let low = _mm256_mul_epu32(w, x);
+    let crossed = [(w, x), (x, w)].map(|(a, b)| _mm256_mul_epu32(_mm256_srli_epi64::<32>(a), b));
+    let crossed = _mm256_slli_epi64::<32>(_mm256_add_epi64(crossed[0], crossed[1]));
+    _mm256_add_epi64(acc, _mm256_add_epi64(low, crossed))
 }
 
 /// Multiplies rows with 1 to [`FEW`] rows of `x`.

@@ -28,8 +28,8 @@ pub const INT: IntKernels = IntKernels {
 /// Float kernels with `f32` products.
 pub const FLOAT: FloatKernels = FloatKernels {
     rows: 8,
-    panels_at_once: 1,
-    tokens: 8,
+    panels_at_once: 2,
+    tokens: 6,
     few: float::FEW,
     by_row: float::multiply_rows,
     transpose: float::transpose_words,

@@ -162,8 +162,8 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
 /// `steps` words; adds to the output unless these are the first words.
 ///
 /// # Safety
-/// The processor has AVX-512, with BF16 for pairs; panels and tile have these words; `count` rows of the output can be
-/// written, more than 16 for two panels.
+/// The processor has AVX-512, with BF16 for pairs of `bf16`; panels and tile have these words; `count` rows of the
+/// output can be written, more than a panel has for two panels.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply(
     words: Words,
@@ -172,7 +172,7 @@ pub unsafe fn multiply(
     panel: *const u8,
     panel_stride: usize,
     tile: *const u8,
-    y: *mut f32,
+    y: *mut u8,
     stride: usize,
     count: usize,
     first: bool,
@@ -194,21 +194,33 @@ pub unsafe fn multiply(
                 $tile::<12, $panels>,
             ]
         };
+        ($tile:ident) => {
+            [table!($tile, 1), table!($tile, 2)]
+        };
     }
-    type Tile = unsafe fn(usize, *const u8, usize, *const u8, *mut f32, usize, u16, bool);
-    const F32: [[Tile; 12]; 2] = [table!(tile_f32, 1), table!(tile_f32, 2)];
-    const BF16: [[Tile; 12]; 2] = [table!(tile_bf16, 1), table!(tile_bf16, 2)];
-    let (second, rows) = if count > 16 { (1, count - 16) } else { (0, count) };
-    let tile_fn = match words {
-        Words::F32 => F32[second][tokens - 1],
-        Words::Bf16Pairs => BF16[second][tokens - 1],
+    type Tile = unsafe fn(usize, *const u8, usize, *const u8, *mut u8, usize, u16, bool);
+    const F32: [[Tile; 12]; 2] = table!(tile_f32);
+    const BF16: [[Tile; 12]; 2] = table!(tile_bf16);
+    const I32: [[Tile; 12]; 2] = table!(tile_i32);
+    const I16: [[Tile; 12]; 2] = table!(tile_i16);
+    const F64: [[Tile; 12]; 2] = table!(tile_f64);
+    const I64: [[Tile; 12]; 2] = table!(tile_i64);
+    let lanes = 64 / words.bytes();
+    let (second, rows) = if count > lanes { (1, count - lanes) } else { (0, count) };
+    let table = match words {
+        Words::F32 => &F32,
+        Words::Bf16Pairs => &BF16,
+        Words::I32 => &I32,
+        Words::I16Pairs => &I16,
+        Words::F64 => &F64,
+        Words::I64 => &I64,
     };
     // SAFETY: promised by the caller.
-    unsafe { tile_fn(steps, panel, panel_stride, tile, y, stride, first_lanes(rows), first) }
+    unsafe { table[second][tokens - 1](steps, panel, panel_stride, tile, y, stride, first_lanes(rows), first) }
 }
 
 macro_rules! tile {
-    ($name:ident, $features:literal, $step:expr) => {
+    ($name:ident, $features:literal, $word:ty, $mask:ty, $splat:ident, $load:ident, $store:ident, $step:expr) => {
         /// `T` tokens times `P` panels; `mask` has the rows of the last panel.
         #[target_feature(enable = $features)]
         #[allow(clippy::too_many_arguments)]
@@ -217,21 +229,22 @@ macro_rules! tile {
             panel: *const u8,
             panel_stride: usize,
             tile: *const u8,
-            y: *mut f32,
+            y: *mut u8,
             stride: usize,
             mask: u16,
             first: bool,
         ) {
-            let mut acc = [[_mm512_setzero_ps(); P]; T];
-            let (mut w, mut x) = (panel, tile.cast::<i32>());
-            let mask = |p: usize| if p + 1 == P { mask } else { u16::MAX };
+            const LANES: usize = 64 / size_of::<$word>();
+            let mut acc = [[_mm512_setzero_si512(); P]; T];
+            let (mut w, mut x, y) = (panel, tile.cast::<$word>(), y.cast::<$word>());
+            let mask = |p: usize| if p + 1 == P { mask as $mask } else { <$mask>::MAX };
             // SAFETY: a panel has a register and the tile T words per step; the masked rows of T tokens lie in the
             // output.
             unsafe {
                 if !first {
                     for t in 0..T {
                         for p in 0..P {
-                            acc[t][p] = _mm512_maskz_loadu_ps(mask(p), y.add(t * stride + 16 * p));
+                            acc[t][p] = $load(mask(p), y.add(t * stride + LANES * p));
                         }
                     }
                 }
@@ -242,7 +255,7 @@ macro_rules! tile {
                         weights[p] = _mm512_loadu_si512(w.add(p * panel_stride).cast());
                     }
                     for t in 0..T {
-                        let x = _mm512_set1_epi32(x.add(t).read_unaligned());
+                        let x = $splat(x.add(t).read_unaligned());
                         for p in 0..P {
                             acc[t][p] = $step(acc[t][p], weights[p], x);
                         }
@@ -252,21 +265,63 @@ macro_rules! tile {
                 }
                 for t in 0..T {
                     for p in 0..P {
-                        _mm512_mask_storeu_ps(y.add(t * stride + 16 * p), mask(p), acc[t][p]);
+                        $store(y.add(t * stride + LANES * p), mask(p), acc[t][p]);
                     }
                 }
             }
         }
     };
+    ($name:ident, $features:literal, 32, $step:expr) => {
+        tile!($name, $features, i32, u16, _mm512_set1_epi32, _mm512_maskz_loadu_epi32, _mm512_mask_storeu_epi32, $step);
+    };
+    ($name:ident, $features:literal, 64, $step:expr) => {
+        tile!($name, $features, i64, u8, _mm512_set1_epi64, _mm512_maskz_loadu_epi64, _mm512_mask_storeu_epi64, $step);
+    };
 }
 
-tile!(tile_f32, "avx512f", f32_step);
-tile!(tile_bf16, "avx512f,avx512bf16", bf16_step);
+tile!(tile_f32, "avx512f", 32, f32_step);
+tile!(tile_bf16, "avx512f,avx512bf16", 32, bf16_words_step);
+tile!(tile_i32, "avx512f", 32, i32_step);
+tile!(tile_i16, "avx512f,avx512bw", 32, i16_step);
+tile!(tile_f64, "avx512f", 64, f64_step);
+tile!(tile_i64, "avx512f,avx512dq", 64, i64_step);
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn f32_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
-    _mm512_fmadd_ps(_mm512_castsi512_ps(w), _mm512_castsi512_ps(x), acc)
+fn f32_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    let [acc, w, x] = [acc, w, x].map(|v| _mm512_castsi512_ps(v));
+    _mm512_castps_si512(_mm512_fmadd_ps(w, x, acc))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn f64_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    let [acc, w, x] = [acc, w, x].map(|v| _mm512_castsi512_pd(v));
+    _mm512_castpd_si512(_mm512_fmadd_pd(w, x, acc))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn i32_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    _mm512_add_epi32(acc, _mm512_mullo_epi32(w, x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn i16_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    _mm512_add_epi32(acc, _mm512_madd_epi16(w, x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn i64_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    _mm512_add_epi64(acc, _mm512_mullo_epi64(w, x))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn bf16_words_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+    _mm512_castps_si512(bf16_step(_mm512_castsi512_ps(acc), w, x))
 }
 
 #[inline]
@@ -282,7 +337,8 @@ fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
 /// [`Words::Bf16Pairs`].
 ///
 /// # Safety
-/// The processor has AVX-512, with BF16 for pairs; `k` elements of each row can be read, and the output can be written.
+/// The processor has AVX-512, with BF16 for pairs; words are `f32` or pairs of `bf16`; `k` elements of each row can be
+/// read, and the output can be written.
 pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *const u8, tokens: usize) {
     macro_rules! of {
         ($dots:ident$(, $kind:literal)?) => {
@@ -298,9 +354,9 @@ pub unsafe fn multiply_rows(words: Words, element: Element, w: &PackedRows, x: *
     unsafe {
         match (words, element) {
             (Words::Bf16Pairs, _) => of!(dots_bf16),
-            (Words::F32, Element::F32) => of!(dots_f32, 0),
-            (Words::F32, Element::F16) => of!(dots_f32, 1),
-            (Words::F32, Element::Bf16) => of!(dots_f32, 2),
+            (_, Element::F32) => of!(dots_f32, 0),
+            (_, Element::F16) => of!(dots_f32, 1),
+            (_, Element::Bf16) => of!(dots_f32, 2),
         }
     }
 }

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Products of matrices on the CPU beside torch, in one run: rows of a table for benches/RESULTS.md or its history.
+
+    python3 -m venv venv && venv/bin/pip install torch
+    cargo build --release -p hologram-core --example product_bench
+    venv/bin/python benches/products.py [--threads 1,2] [--rounds 7] [--only f32] [--bench target/release/examples/product_bench]
+
+Both sides take turns: in every round each has the least of a few runs of a case, and printed are the medians over the
+rounds, in GFLOP/s, with the median of the rounds' ratios. The share is of multiplications alone on as many threads,
+measured in the same rounds.
+"""
+
+import argparse
+import statistics
+import subprocess
+import time
+
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bench", default="target/release/examples/product_bench")
+parser.add_argument("--threads", default="1,2")
+parser.add_argument("--rounds", type=int, default=7)
+parser.add_argument("--only", default="", help="types, separated by commas")
+parser.add_argument("--sides", default="64,128,256,512,1024")
+args = parser.parse_args()
+
+LAYOUTS = ("NN", "NT", "TN")
+sides = [int(n) for n in args.sides.split(",")]
+cases = [("f32", 1, n, layout) for n in sides for layout in LAYOUTS]
+cases += [("f32", 512, 64, layout) for layout in LAYOUTS] + [("f32", 64, 256, layout) for layout in LAYOUTS]
+cases += [(ty, 1, n, "NN") for ty in ("bf16", "f16", "f64", "i8", "i32") for n in (256, 1024)]
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64}
+
+
+def torch_seconds(ty, batch, n, layout, count):
+    make = lambda turned: (torch.randn(batch, n, n).to(TYPES[ty]).squeeze(0), turned)
+    a, b = (x.mT if turned else x for x, turned in (make(layout[0] == "T"), make(layout[1] == "T")))
+    out = torch.empty(a.shape, dtype=TYPES[ty])
+    torch.matmul(a, b, out=out)
+    least = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(count):
+            torch.matmul(a, b, out=out)
+        least = min(least, time.perf_counter() - start)
+    return least / count
+
+
+for threads in args.threads.split(","):
+    torch.set_num_threads(int(threads))
+    bench = subprocess.Popen([args.bench, threads], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(line):
+        bench.stdin.write(line + "\n")
+        bench.stdin.flush()
+        return float(bench.stdout.readline())
+
+    print(f"\ntorch {torch.__version__}, threads: {threads}, medians of {args.rounds} rounds")
+    print("| product | Hologram | torch | ratio | share of the multiplications' rate |\n| --- | --- | --- | --- | --- |")
+    for ty, batch, n, layout in cases:
+        if args.only and ty not in args.only.split(","):
+            continue
+        flop = 2 * batch * n**3
+        count = max(1, min(64, int(2e7 / flop)))
+        rows = []
+        for _ in range(args.rounds):
+            peak, ours = ask("peak"), ask(f"{ty} {batch} {n} {n} {n} {layout} {count}")
+            # torch multiplies no integers of 8 and 32 bits to 32 on a CPU as fast as floats: no peer.
+            theirs = torch_seconds(ty, batch, n, layout, count) if ty in TYPES else float("inf")
+            rows.append((flop / ours, flop / theirs, theirs / ours, flop / ours / peak))
+        ours, theirs, ratio, share = (statistics.median(column) for column in zip(*rows))
+        peer = f"{theirs / 1e9:.1f} | {ratio:.2f}" if ty in TYPES else "– | –"
+        size = f"{batch} × {n}³" if batch > 1 else f"{n}³"
+        print(f"| {ty} {size} {layout} | {ours / 1e9:.1f} | {peer} | {100 * share:.0f} % |", flush=True)
+    bench.stdin.close()
+    bench.wait()
