@@ -230,7 +230,7 @@ fn idle_models_are_unloaded_and_come_again() {
 fn clients_say_how_long_a_model_stays() {
     let (server, loads) = serve(Options { unload_after: Some(Duration::from_millis(400)), ..options() });
     let ask = |model: &str, prompt: &str, keep: Value| {
-        let body = json!({"model": model, "prompt": prompt, "stream": false, "options": {"num_predict": 1}, "keep_alive": keep});
+        let body = json!({"model": model, "prompt": prompt, "stream": false, "options": {"num_predict": 1, "temperature": 0}, "keep_alive": keep});
         let answer = server.post("/api/generate", &body);
         (answer.status, answer.json()["done_reason"].as_str().unwrap_or_default().to_string())
     };

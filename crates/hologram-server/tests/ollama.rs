@@ -26,7 +26,7 @@ fn empty_requests_load_and_unload() {
     let unknown = server.post("/api/generate", &json!({"model": "other"}));
     assert_eq!(unknown.status, 404);
     let asked = server.post("/api/chat", &json!({
-        "model": "tiny", "stream": false, "options": {"num_predict": 3}, "messages": [{"role": "user", "content": "Hello"}],
+        "model": "tiny", "stream": false, "options": {"num_predict": 3, "temperature": 0}, "messages": [{"role": "user", "content": "Hello"}],
     }));
     assert_eq!((asked.status, &asked.json()["done_reason"]), (200, &json!("length")), "{}", asked.body);
 }
