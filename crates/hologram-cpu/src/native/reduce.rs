@@ -607,7 +607,8 @@ mod tests {
                         "reduce_mean" => (got - sum / n as f64).abs() <= size / n as f64 * 1e-6,
                         "reduce_prod" => {
                             let product: f64 = of().map(f64::from).product();
-                            (got - product).abs() <= product.abs() * (n as f64).sqrt() * 1e-6
+                            // Half a unit in the last place for each factor: roundings near 1 lean to one side.
+                            (got - product).abs() <= product.abs() * n as f64 * 6e-8
                         }
                         "arg_max" | "arg_min" => index == best(op == "arg_min").0,
                         _ => best(op == "reduce_min").1.map(f64::from) == Some(got),
