@@ -9,8 +9,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use hologram_backends::ForeignPointer;
+use hologram_core::dlpack::{
+    CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensor, DLManagedTensorVersioned, DLTensor, Described, Exported,
+    IS_COPIED, READ_ONLY, VERSION,
+};
 use hologram_core::{DType, Executor, Tensor};
-use hologram_isa::Type;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,92 +24,10 @@ use crate::dtype::{name as type_name, size};
 use crate::error::{Error, Result, value};
 use crate::tensor::{Inner, PyTensor};
 
-const CPU: i32 = 1;
-const CUDA: i32 = 2;
-const CUDA_HOST: i32 = 3;
-const CUDA_MANAGED: i32 = 13;
-
-const READ_ONLY: u64 = 1;
-const IS_COPIED: u64 = 2;
-
-/// The version that is written; any of the same major number is read.
-const VERSION: Version = Version { major: 1, minor: 1 };
-
 const LEGACY: &CStr = c"dltensor";
 const USED_LEGACY: &CStr = c"used_dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const USED_VERSIONED: &CStr = c"used_dltensor_versioned";
-
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Version {
-    major: u32,
-    minor: u32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Element {
-    code: u8,
-    bits: u8,
-    lanes: u16,
-}
-
-/// `DLTensor`.
-#[repr(C)]
-struct Raw {
-    data: *mut c_void,
-    device_type: i32,
-    device_id: i32,
-    ndim: i32,
-    dtype: Element,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
-}
-
-/// `DLManagedTensor`.
-#[repr(C)]
-struct Managed {
-    tensor: Raw,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
-}
-
-/// `DLManagedTensorVersioned`.
-#[repr(C)]
-struct ManagedVersioned {
-    version: Version,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
-    flags: u64,
-    tensor: Raw,
-}
-
-fn element(ty: Type) -> Element {
-    let code = match ty {
-        Type::Bool => 6,
-        Type::BF16 => 4,
-        Type::F16 | Type::F32 | Type::F64 => 2,
-        Type::U8 | Type::U16 | Type::U32 | Type::U64 => 1,
-        _ => 0,
-    };
-    Element { code, bits: 8 * size(ty) as u8, lanes: 1 }
-}
-
-fn type_of(of: Element) -> Result<Type> {
-    let same = |ty: &&Type| {
-        let own = element(**ty);
-        (own.code, own.bits, own.lanes) == (of.code, of.bits, of.lanes)
-    };
-    match Type::ALL.iter().find(same) {
-        Some(ty) => Ok(*ty),
-        None => buffer_error(format!(
-            "there is no element type for DLPack's code {} of {} bits and {} lanes",
-            of.code, of.bits, of.lanes
-        )),
-    }
-}
 
 fn buffer_error<T>(text: impl Into<String>) -> Result<T> {
     Err(PyBufferError::new_err(text.into()).into())
@@ -125,35 +46,32 @@ fn device_of(inner: &Arc<Inner>) -> Result<(i32, i32)> {
 }
 
 /// What an exported structure keeps alive.
-struct Exported {
-    #[expect(dead_code, reason = "held for its drop")]
-    tensor: Tensor,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
+struct Held {
+    exported: Box<Exported>,
     generation: u32,
 }
 
-impl Exported {
+impl Held {
     fn free(context: *mut c_void) {
         // SAFETY: the context is a box of `export`, whose deleter is called once.
-        let exported = unsafe { Box::from_raw(context.cast::<Exported>()) };
-        if exported.generation != device::generation() {
+        let held = unsafe { Box::from_raw(context.cast::<Held>()) };
+        if held.generation != device::generation() {
             // The memory is the parent's.
-            std::mem::forget(exported);
+            std::mem::forget(held.exported);
         }
     }
 }
 
-unsafe extern "C" fn free_legacy(managed: *mut Managed) {
+unsafe extern "C" fn free_legacy(managed: *mut DLManagedTensor) {
     // SAFETY: the structure is a box of `export`, and its deleter is called once.
     let managed = unsafe { Box::from_raw(managed) };
-    Exported::free(managed.context);
+    Held::free(managed.context);
 }
 
-unsafe extern "C" fn free_versioned(managed: *mut ManagedVersioned) {
+unsafe extern "C" fn free_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: as in `free_legacy`.
     let managed = unsafe { Box::from_raw(managed) };
-    Exported::free(managed.context);
+    Held::free(managed.context);
 }
 
 /// Called when a capsule is destroyed: frees a structure that was not consumed.
@@ -170,36 +88,18 @@ unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
 
 fn export<'py>(py: Python<'py>, inner: &Arc<Inner>, versioned: bool, flags: u64) -> Result<Bound<'py, PyAny>> {
     let (device_type, device_id) = device_of(inner)?;
-    let tensor = inner.tensor.clone();
-    let Some(address) = tensor.address() else {
+    let Some((exported, tensor)) = Exported::new(inner.tensor.clone(), [device_type, device_id]) else {
         return buffer_error(format!("memory of {} has no address for other libraries", inner.device));
     };
-    let empty = tensor.shape().contains(&0);
-    let mut exported = Box::new(Exported {
-        shape: tensor.shape().iter().map(|n| *n as i64).collect(),
-        strides: tensor.strides().iter().map(|n| *n as i64).collect(),
-        tensor,
-        generation: device::generation(),
-    });
-    let raw = Raw {
-        data: if empty { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(address as usize) },
-        device_type,
-        device_id,
-        ndim: exported.shape.len() as i32,
-        dtype: element(inner.ty()),
-        shape: exported.shape.as_mut_ptr(),
-        strides: exported.strides.as_mut_ptr(),
-        byte_offset: 0,
-    };
-    let context = Box::into_raw(exported).cast::<c_void>();
+    let context = Box::into_raw(Box::new(Held { exported, generation: device::generation() })).cast::<c_void>();
     let (pointer, name) = match versioned {
         true => {
             let managed =
-                ManagedVersioned { version: VERSION, context, deleter: Some(free_versioned), flags, tensor: raw };
+                DLManagedTensorVersioned { version: VERSION, context, deleter: Some(free_versioned), flags, tensor };
             (Box::into_raw(Box::new(managed)).cast::<c_void>(), VERSIONED)
         }
         false => {
-            let managed = Managed { tensor: raw, context, deleter: Some(free_legacy) };
+            let managed = DLManagedTensor { tensor, context, deleter: Some(free_legacy) };
             (Box::into_raw(Box::new(managed)).cast::<c_void>(), LEGACY)
         }
     };
@@ -271,8 +171,8 @@ impl PyTensor {
 
 /// A structure that was taken from a capsule: its deleter is called on drop.
 enum Taken {
-    Legacy(*mut Managed),
-    Versioned(*mut ManagedVersioned),
+    Legacy(*mut DLManagedTensor),
+    Versioned(*mut DLManagedTensorVersioned),
 }
 
 // SAFETY: the protocol lets the consumer call the deleter on any thread.
@@ -320,11 +220,7 @@ impl Taken {
                 }
                 let pointer = ffi::PyCapsule_GetPointer(raw, name.as_ptr());
                 if name == VERSIONED {
-                    // Only the fields before this check have the same place in every version.
-                    let version = (*pointer.cast::<ManagedVersioned>()).version;
-                    if version.major != VERSION.major {
-                        return buffer_error(format!("DLPack {}.{} cannot be read", version.major, version.minor));
-                    }
+                    (*pointer.cast::<DLManagedTensorVersioned>()).version.check().or_else(buffer_error)?;
                 }
                 if ffi::PyCapsule_SetName(raw, used.as_ptr()) != 0 {
                     return Err(PyErr::fetch(py).into());
@@ -338,7 +234,7 @@ impl Taken {
         buffer_error("the capsule holds no DLPack tensor, or another consumer took it")
     }
 
-    fn tensor(&self) -> &Raw {
+    fn tensor(&self) -> &DLTensor {
         // SAFETY: the structure lives until the deleter is called, on drop.
         unsafe {
             match *self {
@@ -355,45 +251,6 @@ impl Taken {
             Taken::Versioned(managed) => unsafe { (*managed).flags & READ_ONLY != 0 },
         }
     }
-}
-
-/// What an imported structure says, checked.
-struct Described {
-    ty: Type,
-    shape: Vec<usize>,
-    strides: Vec<i64>,
-    address: usize,
-    elements: usize,
-}
-
-fn described(raw: &Raw) -> Result<Described> {
-    let ty = type_of(raw.dtype)?;
-    let rank = match usize::try_from(raw.ndim) {
-        Ok(rank) if rank <= 64 => rank,
-        _ => return buffer_error(format!("the array has {} dimensions", raw.ndim)),
-    };
-    if rank > 0 && raw.shape.is_null() {
-        return buffer_error("the array has no shape");
-    }
-    // SAFETY: the producer gave as many sizes, and strides if any, as dimensions.
-    let list = |data: *mut i64| if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, rank) } };
-    let shape: Vec<usize> = list(raw.shape).iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-    let Some(elements) = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size)) else {
-        return buffer_error(format!("the array's shape {shape:?} is too large"));
-    };
-    let mut dense = vec![1i64; rank];
-    for k in (1..rank).rev() {
-        dense[k - 1] = dense[k].saturating_mul(shape[k].max(1) as i64);
-    }
-    let strides = match raw.strides.is_null() {
-        true => dense,
-        // The stride of a dimension of size 1 means nothing, and producers write anything there.
-        false => {
-            list(raw.strides).iter().zip(&dense).zip(&shape).map(|((s, d), n)| if *n <= 1 { *d } else { *s }).collect()
-        }
-    };
-    let offset = usize::try_from(raw.byte_offset).unwrap_or(usize::MAX);
-    Ok(Described { ty, shape, strides, address: raw.data.expose_provenance().wrapping_add(offset), elements })
 }
 
 /// The elements of an array in the host's memory, in row-major order.
@@ -419,7 +276,8 @@ fn gathered(of: &Described) -> Vec<u8> {
 }
 
 fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -> Result<Tensor> {
-    let of = described(taken.tensor())?;
+    // SAFETY: the producer gave as many sizes, and strides if any, as dimensions.
+    let of = unsafe { taken.tensor().describe() }.or_else(buffer_error)?;
     let format = DType::Plain(of.ty);
     if of.elements == 0 {
         return Ok(Tensor::empty(executor, format, &of.shape)?);
@@ -433,12 +291,7 @@ fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -
         }
         return Ok(Tensor::from_bytes(executor, format, &of.shape, &gathered(&of))?);
     }
-    let strides: Vec<usize> = of.strides.iter().map(|s| *s as usize).collect();
-    let reach =
-        of.shape.iter().zip(&strides).try_fold(1usize, |reach, (n, s)| (n - 1).checked_mul(*s)?.checked_add(reach));
-    let Some(bytes) = reach.and_then(|reach| reach.checked_mul(size(of.ty))) else {
-        return buffer_error(format!("the array's strides {strides:?} are too large"));
-    };
+    let (strides, bytes) = of.span().or_else(buffer_error)?;
     let writable = !taken.read_only();
     let owner: Arc<dyn Any + Send + Sync> = Arc::new(taken);
     // SAFETY: the producer promised that its elements may be used until the deleter, which the owner calls; the strides

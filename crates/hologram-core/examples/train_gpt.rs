@@ -39,8 +39,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} parameters, {} launches per step", parameters.elements(), trainer.plan().launches());
 
     let mut place = 0usize;
-    let start = Instant::now();
+    let mut times = Vec::new();
     for step in 0..steps {
+        let start = Instant::now();
         let (mut ids, mut targets) = (Vec::new(), Vec::new());
         for _ in 0..sizes.batch {
             // Places far apart, in an order that visits all of the text.
@@ -53,23 +54,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         trainer.write("targets", &targets)?;
         let warm = ((step + 1) as f32 / 20.0).min(1.0);
         trainer.step(1e-3 * warm)?;
+        device.backend().synchronize()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
         if step % 20 == 0 || step + 1 == steps {
             println!("step {step:4}: loss {:.4}, gradient norm {:.3}", trainer.loss()?, trainer.gradient_norm()?);
         }
     }
-    println!("{:.1} ms per step", start.elapsed().as_secs_f64() * 1e3 / steps.max(1) as f64);
+    times.sort_by(f64::total_cmp);
+    println!("{:.2} ms per step, the median", times.get(steps / 2).unwrap_or(&0.0));
     if args.get(4).is_some_and(|word| word == "profile") {
         profile(trainer.plan())?;
     }
     Ok(())
 }
 
-/// Prints the kernels of a step by their time, the sum over all launches of a kernel.
+/// Prints the kernels of a step by their time, the sum over a kernel's launches of the median of some steps.
 fn profile(plan: &Plan) -> Result<(), Box<dyn std::error::Error>> {
+    const STEPS: usize = 15;
+    let steps = (0..STEPS).map(|_| plan.profile()).collect::<Result<Vec<_>, _>>()?;
     let mut kernels: BTreeMap<String, (usize, f64)> = BTreeMap::new();
-    for (name, seconds) in plan.profile()? {
-        let kernel = kernels.entry(name.to_string()).or_default();
-        *kernel = (kernel.0 + 1, kernel.1 + seconds);
+    for launch in 0..plan.launches() {
+        let mut seconds: Vec<f64> = steps.iter().map(|step| step[launch].1).collect();
+        seconds.sort_by(f64::total_cmp);
+        let kernel = kernels.entry(steps[0][launch].0.to_string()).or_default();
+        *kernel = (kernel.0 + 1, kernel.1 + seconds[STEPS / 2]);
     }
     let mut kernels: Vec<_> = kernels.into_iter().collect();
     kernels.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));

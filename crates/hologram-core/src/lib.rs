@@ -39,6 +39,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod dlpack;
 mod eager;
 mod error;
 mod executor;

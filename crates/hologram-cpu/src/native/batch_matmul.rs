@@ -348,3 +348,108 @@ loops! {
     gelu, gelu_with: |y| 0.5 * y * (erf(&Scalar, y * std::f32::consts::FRAC_1_SQRT_2) + 1.0);
     silu, silu_with: |y| y / (exp(&Scalar, -y) + 1.0);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Memory, Random, feature_sets, launch};
+
+    fn spec(format: DType, shapes: [Vec<usize>; 3], transpose: [bool; 2]) -> KernelSpec {
+        let result = if format == DType::I8 { DType::I32 } else { format };
+        let tensor = |format, shape: &Vec<usize>| TensorSpec {
+            format,
+            shape: shape.iter().map(|n| Extent::Fixed(*n)).collect(),
+        };
+        KernelSpec {
+            op: Operation::BatchMatmul { transpose, bias: false, activation: None, residual: false },
+            inputs: vec![tensor(format, &shapes[0]), tensor(format, &shapes[1])],
+            output: tensor(result, &shapes[2]),
+            in_place: None,
+        }
+    }
+
+    /// Two matrices of small whole numbers, of which every type's sums are exact.
+    fn operands(format: DType, counts: [usize; 2]) -> [Memory; 2] {
+        let mut random = Random(counts[0] as u64);
+        counts.map(|count| {
+            let numbers: Vec<i32> = (0..count).map(|_| (random.bits() % 9) as i32 - 4).collect();
+            match format {
+                DType::I8 => Memory::of(&numbers.iter().map(|n| *n as i8).collect::<Vec<_>>()),
+                DType::I32 => Memory::of(&numbers),
+                DType::I64 => Memory::of(&numbers.iter().map(|n| i64::from(*n)).collect::<Vec<_>>()),
+                DType::F64 => Memory::of(&numbers.iter().map(|n| f64::from(*n)).collect::<Vec<_>>()),
+                DType::BF16 => Memory::of(&numbers.iter().map(|n| half::bf16::from_f32(*n as f32)).collect::<Vec<_>>()),
+                _ => Memory::of(&numbers.iter().map(|n| *n as f32).collect::<Vec<_>>()),
+            }
+        })
+    }
+
+    fn integers(format: DType, memory: &Memory) -> Vec<i64> {
+        match format {
+            DType::I8 | DType::I32 => memory.elements::<i32>().iter().map(|v| i64::from(*v)).collect(),
+            DType::I64 => memory.elements::<i64>().to_vec(),
+            DType::F64 => memory.elements::<f64>().iter().map(|v| *v as i64).collect(),
+            _ => memory.elements::<f32>().iter().map(|v| *v as i64).collect(),
+        }
+    }
+
+    #[test]
+    fn products_of_every_type_are_exact_for_any_number_of_workers() {
+        // Several blocks of lines and chunks of depth; batches that a worker packs itself; a column; no depth.
+        for (batch, n, m, k) in [(1, 530, 37, 1100), (5, 21, 50, 70), (1, 33, 1, 515), (2, 3, 5, 0)] {
+            for format in [DType::F32, DType::F64, DType::I8, DType::I32, DType::I64] {
+                for transpose in [[false, false], [false, true], [true, false], [true, true]] {
+                    let of =
+                        |rows, columns, turned| if turned { [batch, columns, rows] } else { [batch, rows, columns] };
+                    let (a, b) = (of(n, k, transpose[0]).to_vec(), of(k, m, transpose[1]).to_vec());
+                    let spec = spec(format, [a, b, vec![batch, n, m]], transpose);
+                    let numbers =
+                        operands(DType::I64, [batch * n * k, batch * k * m]).map(|m| integers(DType::I64, &m));
+                    let want: Vec<i64> = (0..batch * n * m)
+                        .map(|i| {
+                            let (batch, row, column) = (i / (n * m), i / m % n, i % m);
+                            let product = |d: usize| {
+                                let x = if transpose[0] { d * n + row } else { row * k + d };
+                                let y = if transpose[1] { column * k + d } else { d * m + column };
+                                numbers[0][batch * n * k + x] * numbers[1][batch * k * m + y]
+                            };
+                            (0..k).map(product).sum()
+                        })
+                        .collect();
+                    for (features, workers) in feature_sets().into_iter().zip([1, 2, 3].into_iter().cycle()) {
+                        let [a, b] = operands(format, [batch * n * k, batch * k * m]);
+                        let width = spec.output.format.block_bytes();
+                        let mut memory = [a, b, Memory::filled(batch * n * m * width, 0xff)];
+                        launch(&*find(&spec, features).expect("served"), &mut memory, workers).expect("runs");
+                        let place = format!("{features:?} {} {batch} × {n} × {m} × {k} {transpose:?}", format.name());
+                        assert!(integers(format, &memory[2]) == want, "{place}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_number_of_workers_changes_no_bit() {
+        for (format, n) in [(DType::F32, 530), (DType::F64, 70), (DType::BF16, 530)] {
+            let shape = vec![1, n, n];
+            let spec = spec(format, [shape.clone(), shape.clone(), shape], [false, true]);
+            let width = format.block_bytes();
+            let mut random = Random(n as u64);
+            let values: Vec<f64> = (0..n * n).map(|_| f64::from(random.float()) / 3.0).collect();
+            let operand = || match format {
+                DType::F64 => Memory::of(&values),
+                DType::BF16 => Memory::of(&values.iter().map(|v| half::bf16::from_f64(*v)).collect::<Vec<_>>()),
+                _ => Memory::of(&values.iter().map(|v| *v as f32).collect::<Vec<_>>()),
+            };
+            for features in feature_sets() {
+                let results = [1, 2, 7].map(|workers| {
+                    let mut memory = [operand(), operand(), Memory::filled(n * n * width, 0)];
+                    launch(&*find(&spec, features).expect("served"), &mut memory, workers).expect("runs");
+                    memory[2].elements::<u8>().to_vec()
+                });
+                assert!(results[0] == results[1] && results[0] == results[2], "{features:?} {}", format.name());
+            }
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! `reduce_sum`, `reduce_mean`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and
+//! `reduce_sum`, `reduce_mean`, `reduce_prod`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and
 //! narrow floats, and the partial sums of `cumsum`. Rows are reduced by vectors along them, other lines side by side.
 
 use std::ops::Range;
@@ -35,6 +35,7 @@ const NONE: u32 = u32::MAX;
 enum Reduction {
     Sum,
     Mean,
+    Prod,
     Max,
     Min,
     ArgMax,
@@ -62,7 +63,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
                 hologram_device::Reduction::Mean => Reduction::Mean,
                 hologram_device::Reduction::Max => Reduction::Max,
                 hologram_device::Reduction::Min => Reduction::Min,
-                hologram_device::Reduction::Prod => return None,
+                hologram_device::Reduction::Prod => Reduction::Prod,
             };
             (reduction, axis)
         }
@@ -89,12 +90,12 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     served.then(|| Arc::new(kernel) as Arc<dyn NativeKernel>)
 }
 
-/// The best element of a line so far, or its sum.
+/// The best element of a line so far, or its sum or product.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Part {
     value: f32,
-    /// The best element's index; [`NONE`] if there is none, and for sums.
+    /// The best element's index; [`NONE`] if there is none, and for sums and products.
     index: u32,
 }
 
@@ -115,14 +116,19 @@ impl Reduce {
         if matches!(self.reduction, Reduction::Min | Reduction::ArgMin) { -1.0 } else { 1.0 }
     }
 
-    fn sums(&self) -> bool {
-        matches!(self.reduction, Reduction::Sum | Reduction::Mean)
+    /// The function that joins elements, if they are not compared.
+    fn fold(&self) -> Option<Fold> {
+        match self.reduction {
+            Reduction::Sum | Reduction::Mean => Some(Fold::Sum),
+            Reduction::Prod => Some(Fold::Product),
+            _ => None,
+        }
     }
 
     /// Joins a later part to an earlier one.
     fn join(&self, to: &mut Part, part: Part) {
-        if self.sums() {
-            to.value += part.value;
+        if let Some(fold) = self.fold() {
+            to.value = fold.join(to.value, part.value);
         } else if part.index != NONE
             && (to.index == NONE || self.over_nan(to.value, part.value) || part.value > to.value)
         {
@@ -142,7 +148,7 @@ impl Reduce {
     }
 
     fn nothing(&self) -> Part {
-        Part { value: if self.sums() { 0.0 } else { f32::NAN }, index: NONE }
+        Part { value: self.fold().map_or(f32::NAN, Fold::of_none), index: NONE }
     }
 
     /// Stores a line's result.
@@ -159,8 +165,8 @@ impl Reduce {
 
     /// Reduces a part of a row.
     fn row<E: Element>(&self, x: &[E], first: usize) -> Part {
-        if self.sums() {
-            return Part { value: sum(self.isa, x), index: NONE };
+        if let Some(by) = self.fold() {
+            return Part { value: fold(self.isa, x, by), index: NONE };
         }
         let (value, block, finite) = greatest(self.isa, x, self.sign());
         // Few rows have a NaN, so each element is compared only if one of them is no finite number.
@@ -270,29 +276,30 @@ impl Reduce {
         indices: &mut [u32],
     ) {
         let of_index = matches!(self.reduction, Reduction::ArgMax | Reduction::ArgMin);
-        let compares = !self.sums() && !of_index && !depth.is_empty();
+        let by = self.fold();
+        let compares = by.is_none() && !of_index && !depth.is_empty();
         values.fill(if compares { f32::NEG_INFINITY } else { self.nothing().value });
         indices.fill(NONE);
         let mut few = [0f32; WIDTH];
         let few = &mut few[..values.len()];
         for start in depth.clone().step_by(TOGETHER) {
             // Sums a few elements first, to keep rounding errors small.
-            few.fill(0.0);
+            few.fill(by.map_or(0.0, Fold::of_none));
             for i in start..(start + TOGETHER).min(depth.end) {
                 let x = &x[i * inner + columns.start..i * inner + columns.end];
                 // Prefetches two rows ahead: the hardware does not prefetch into another page.
                 let ahead = x.as_ptr().wrapping_add(2 * inner).cast::<u8>();
                 (0..size_of_val(x)).step_by(64).for_each(|at| prefetch_near(ahead.wrapping_add(at)));
-                if self.sums() {
-                    add_row(self.isa, x, few);
+                if let Some(by) = by {
+                    fold_row(self.isa, x, few, by);
                 } else if of_index {
                     best_row(self.isa, x, self.sign(), i as u32, values, indices);
                 } else {
                     greatest_row(self.isa, x, self.sign(), values);
                 }
             }
-            if self.sums() {
-                add_row(self.isa, few, values);
+            if let Some(by) = by {
+                fold_row(self.isa, few, values, by);
             } else if !of_index {
                 indices.fill(0);
             }
@@ -325,28 +332,74 @@ impl NativeKernel for Reduce {
     }
 }
 
+/// How elements are joined that are not compared.
+#[derive(Clone, Copy, Debug)]
+enum Fold {
+    Sum,
+    Product,
+}
+
+impl Fold {
+    /// The result for no element.
+    fn of_none(self) -> f32 {
+        if matches!(self, Fold::Sum) { 0.0 } else { 1.0 }
+    }
+
+    #[inline(always)]
+    fn join(self, a: f32, b: f32) -> f32 {
+        if matches!(self, Fold::Sum) { a + b } else { a * b }
+    }
+}
+
 simd_entry! {
-    /// The sum of the elements.
-    fn sum<E: Element>(x: &[E]) -> f32 = sum_with
+    /// The sum, or the product, of the elements.
+    fn fold<E: Element>(x: &[E], by: Fold) -> f32 = fold_with
 }
 
 /// Dependency chains that run side by side.
 const CHAINS: usize = 8;
 
 #[inline(always)]
-fn sum_with<S: Simd, E: Element>(s: S, x: &[E]) -> f32 {
-    let (mut sums, step) = ([s.splat(0.0); CHAINS], CHAINS * S::LANES);
-    let whole = x.len() / step * step;
-    for at in (0..whole).step_by(step) {
+fn fold_with<S: Simd, E: Element>(s: S, x: &[E], by: Fold) -> f32 {
+    match by {
+        Fold::Sum => chains(s, x, by, |a, b| s.add(a, b), |v| s.sum(v)),
+        Fold::Product => chains(
+            s,
+            x,
+            by,
+            |a, b| s.mul(a, b),
+            |v| {
+                let mut lanes = [1f32; 16];
+                // SAFETY: there is room for all lanes.
+                unsafe { s.store(lanes.as_mut_ptr(), v) };
+                lanes.iter().product()
+            },
+        ),
+    }
+}
+
+/// `join` for vectors, and `whole` for the lanes of one.
+#[inline(always)]
+fn chains<S: Simd, E: Element>(
+    s: S,
+    x: &[E],
+    by: Fold,
+    join: impl Fn(S::V, S::V) -> S::V,
+    whole: impl Fn(S::V) -> f32,
+) -> f32 {
+    let (mut parts, step) = ([s.splat(by.of_none()); CHAINS], CHAINS * S::LANES);
+    let rest = x.len() / step * step;
+    for at in (0..rest).step_by(step) {
         ask_ahead(x, at, step);
-        for (i, sum) in sums.iter_mut().enumerate() {
+        for (i, part) in parts.iter_mut().enumerate() {
             // SAFETY: the vector lies in the slice.
-            *sum = s.add(*sum, unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) });
+            *part = join(*part, unsafe { E::load(s, x.as_ptr().add(at + i * S::LANES)) });
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
-    let (low, high) = (s.add(s.add(a, b), s.add(c, d)), s.add(s.add(e, f), s.add(g, h)));
-    s.sum(s.add(low, high)) + x[whole..].iter().map(|x| x.wide()).sum::<f32>()
+    let [a, b, c, d, e, f, g, h] = parts;
+    let (low, high) = (join(join(a, b), join(c, d)), join(join(e, f), join(g, h)));
+    let last = x[rest..].iter().fold(by.of_none(), |last, x| by.join(last, x.wide()));
+    by.join(whole(join(low, high)), last)
 }
 
 /// Prefetches the memory [`AHEAD`] bytes behind the block of `len` elements at `at`.
@@ -393,8 +446,16 @@ fn greatest_with<S: Simd, E: Element>(s: S, x: &[E], sign: f32) -> (f32, usize, 
 }
 
 simd_entry! {
-    /// Adds a row.
-    fn add_row<E: Element>(x: &[E], to: &mut [f32]) = add_row_with
+    /// Adds a row, or multiplies with it.
+    fn fold_row<E: Element>(x: &[E], to: &mut [f32], by: Fold) = fold_row_with
+}
+
+#[inline(always)]
+fn fold_row_with<S: Simd, E: Element>(s: S, x: &[E], to: &mut [f32], by: Fold) {
+    match by {
+        Fold::Sum => add_row_with(s, x, to),
+        Fold::Product => to.iter_mut().zip(x).for_each(|(to, x)| *to *= x.wide()),
+    }
 }
 
 #[inline(always)]
@@ -511,10 +572,11 @@ mod tests {
             let shape = [outer, n, inner].map(Extent::Fixed);
             let x = TensorSpec { format: DType::F32, shape: shape.to_vec() };
             let values = Random((n * inner) as u64).floats(outer * n * inner);
-            let ops = ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "arg_max", "arg_min"];
+            let ops = ["reduce_sum", "reduce_mean", "reduce_prod", "reduce_max", "reduce_min", "arg_max", "arg_min"];
             let operation = |op| match op {
                 "reduce_sum" => Operation::Reduce { reduction: hologram_device::Reduction::Sum, axis: 1 },
                 "reduce_mean" => Operation::Reduce { reduction: hologram_device::Reduction::Mean, axis: 1 },
+                "reduce_prod" => Operation::Reduce { reduction: hologram_device::Reduction::Prod, axis: 1 },
                 "reduce_max" => Operation::Reduce { reduction: hologram_device::Reduction::Max, axis: 1 },
                 "reduce_min" => Operation::Reduce { reduction: hologram_device::Reduction::Min, axis: 1 },
                 op => Operation::ArgReduce { least: op == "arg_min", axis: 1 },
@@ -523,6 +585,9 @@ mod tests {
                 let format = if op.starts_with("arg") { DType::U32 } else { DType::F32 };
                 let output = TensorSpec { format, shape: vec![shape[0], shape[2]] };
                 let spec = KernelSpec { op: operation(op), inputs: vec![x.clone()], output, in_place: None };
+                // Near 1, so that products stay normal numbers.
+                let near = |x: &f32| 1.0 + x / n as f32;
+                let values = if op == "reduce_prod" { values.iter().map(near).collect() } else { values.clone() };
                 let mut memory = [Memory::of(&values), Memory::filled(outer * inner * 4, 0xff)];
                 launch(&*find(&spec, features).expect("served"), &mut memory, workers).expect("runs");
                 for line in 0..outer * inner {
@@ -540,6 +605,11 @@ mod tests {
                     let right = match op {
                         "reduce_sum" => (got - sum).abs() <= size * 1e-6,
                         "reduce_mean" => (got - sum / n as f64).abs() <= size / n as f64 * 1e-6,
+                        "reduce_prod" => {
+                            let product: f64 = of().map(f64::from).product();
+                            // Half a unit in the last place for each factor: roundings near 1 lean to one side.
+                            (got - product).abs() <= product.abs() * n as f64 * 6e-8
+                        }
                         "arg_max" | "arg_min" => index == best(op == "arg_min").0,
                         _ => best(op == "reduce_min").1.map(f64::from) == Some(got),
                     };

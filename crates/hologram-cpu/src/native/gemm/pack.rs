@@ -89,7 +89,9 @@ impl Side {
                 }
             }
             let filled = len.div_ceil(per_word);
-            std::ptr::write_bytes(to.add(filled * lanes * word), 0, (words - filled) * lanes * word);
+            if filled < words {
+                std::ptr::write_bytes(to.add(filled * lanes * word), 0, (words - filled) * lanes * word);
+            }
         }
     }
 }
@@ -146,7 +148,8 @@ fn across_by<T: Pod, const N: usize>(x: &[T], Depths { len, stride, count, lanes
         let (x, to) = (&x[d * stride..], &mut to[d * lanes..]);
         match (x.first_chunk::<N>(), to.first_chunk_mut::<N>()) {
             (Some(x), Some(to)) => *to = *x,
-            _ => to[..count].copy_from_slice(&x[..count]),
+            // A loop, which costs less than a call for so few.
+            _ => to.iter_mut().zip(x).take(count).for_each(|(to, x)| *to = *x),
         }
     }
 }
