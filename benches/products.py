@@ -3,7 +3,7 @@
 
     python3 -m venv venv && venv/bin/pip install torch
     cargo build --release -p hologram-core --example product_bench
-    venv/bin/python benches/products.py [--threads 1,2] [--rounds 7] [--only f32] [--bench target/release/examples/product_bench]
+    venv/bin/python benches/products.py [--threads 1,2] [--rounds 7] [--only f32] [--sides 256,1024] [--bench PROGRAM]
 
 Both sides take turns: in every round each has the least of a few runs of a case, and printed are the medians over the
 rounds, in GFLOP/s, with the median of the rounds' ratios. The share is of multiplications alone on as many threads,
@@ -57,7 +57,8 @@ for threads in args.threads.split(","):
         return float(bench.stdout.readline())
 
     print(f"\ntorch {torch.__version__}, threads: {threads}, medians of {args.rounds} rounds")
-    print("| product | Hologram | torch | ratio | share of the multiplications' rate |\n| --- | --- | --- | --- | --- |")
+    print("| product | Hologram | torch | ratio | share of the multiplications' rate |")
+    print("| --- | --- | --- | --- | --- |")
     for ty, batch, n, layout in cases:
         if args.only and ty not in args.only.split(","):
             continue

@@ -5,9 +5,9 @@
     cargo build --release -p hologram-core --example train_gpt
     venv/bin/python benches/train_step.py [--rounds 7] [--example target/release/examples/train_gpt]
 
-Both have the same model (4 layers of width 128, 8 texts of 64 tokens, f32), clipping, and AdamW (torch's is fused). They
-take turns; printed are the medians over the rounds of the median step of each, and the median of the rounds' ratios.
-With `--compiled` torch.compile(backend="hologram") takes turns too: the installed package.
+Both have the same model (4 layers of width 128, 8 texts of 64 tokens, f32), clipping, and AdamW (torch's is fused).
+They take turns; printed are the medians over the rounds of the median step of each, and the median of the rounds'
+ratios. With `--compiled` torch.compile(backend="hologram") of the installed package takes turns too.
 """
 
 import argparse

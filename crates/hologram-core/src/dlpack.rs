@@ -145,8 +145,8 @@ pub struct Described {
     pub ty: Type,
     /// The size of each dimension.
     pub shape: Vec<usize>,
-    /// The distance of each dimension's elements, in elements. Of a dimension of size 1 it means nothing, and is that of
-    /// row-major order.
+    /// The distance of each dimension's elements, in elements. Of a dimension of size 1 it means nothing, and is that
+    /// of row-major order.
     pub strides: Vec<i64>,
     /// The host's or the device's address of the first element.
     pub address: usize,

@@ -57,8 +57,8 @@ fn a_trained_bitnet_runs_from_its_file() -> Result<(), Box<dyn std::error::Error
             errors.push((off / squares).sqrt());
         }
     }
-    // Both have the same weights, and sums that are rounded otherwise: in a few rows an activation at the edge of two of
-    // 255 codes gets the other one.
+    // Both have the same weights, and sums that are rounded otherwise: in a few rows an activation at the edge of two
+    // of 255 codes gets the other one.
     errors.sort_by(f64::total_cmp);
     let (most, greatest) = (errors[errors.len() * 3 / 4], errors[errors.len() - 1]);
     assert!(most < 1e-6 && greatest < 1e-3, "{most:.2e}, {greatest:.2e}");

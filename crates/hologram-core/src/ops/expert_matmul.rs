@@ -159,9 +159,9 @@ impl Op for ExpertMatmul {
     }
 }
 
-/// The gradient by the matrices of all experts, `[experts * m, k]`, from the rows `x` (`[n, k]`) and the gradients of the
-/// slots' results (`[n, s * m]`). Each result's gradient is put in its expert's place of a row for all experts, which
-/// is 0 elsewhere: one product then adds up all tokens, at the cost of all experts.
+/// The gradient by the matrices of all experts, `[experts * m, k]`, from the rows `x` (`[n, k]`) and the gradients of
+/// the slots' results (`[n, s * m]`). Each result's gradient is put in its expert's place of a row for all experts,
+/// which is 0 elsewhere: one product then adds up all tokens, at the cost of all experts.
 fn gradient_by_matrices(g: &mut Graph, x: NodeId, grad: NodeId, ids: NodeId, experts: u32) -> Result<NodeId> {
     let (n, all) = (g.shape_of(x)[0], Dim::Fixed(experts as usize));
     let (slots, width) = (g.shape_of(ids)[1], g.shape_of(grad)[1]);

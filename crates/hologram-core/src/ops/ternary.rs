@@ -7,9 +7,9 @@ use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 
 impl Graph {
-    /// A matrix of floats, fixed in shape, rounded to −s, 0 and s, with s the mean magnitude of all elements, rounded to
-    /// `f16` as files of ternary weights hold it. The gradient passes straight through to `w`, so a model trains with
-    /// the weights that it will have.
+    /// A matrix of floats, fixed in shape, rounded to −s, 0 and s, with s the mean magnitude of all elements, rounded
+    /// to `f16` as files of ternary weights hold it. The gradient passes straight through to `w`, so a model trains
+    /// with the weights that it will have.
     ///
     /// # Errors
     /// When `w` is no float or has a run-time extent.

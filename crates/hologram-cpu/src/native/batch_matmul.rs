@@ -1,5 +1,6 @@
 //! `batch_matmul`: a [.., n, k], b [.., k, m], either of them transposed or not, plus an optional bias [m] and an
-//! optional residual → [.., n, m] in the operands' type, `f32`, `f16`, `bf16`, `f64`, `i32` or `i64`; `i8` gives `i32`.
+//! optional residual → [.., n, m] in the operands' type: `f32`, `f16`, `bf16`, `f64`, `i32` or `i64`. `i8` gives
+//! `i32`.
 
 use std::ops::Range;
 use std::sync::Arc;

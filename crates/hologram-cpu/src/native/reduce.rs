@@ -1,5 +1,6 @@
-//! `reduce_sum`, `reduce_mean`, `reduce_prod`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension, of `f32` and
-//! narrow floats, and the partial sums of `cumsum`. Rows are reduced by vectors along them, other lines side by side.
+//! `reduce_sum`, `reduce_mean`, `reduce_prod`, `reduce_max`, `reduce_min`, `arg_max` and `arg_min` along any dimension,
+//! of `f32` and narrow floats, and the partial sums of `cumsum`. Rows are reduced by vectors along them, other lines
+//! side by side.
 
 use std::ops::Range;
 use std::sync::Arc;
