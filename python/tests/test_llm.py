@@ -13,6 +13,7 @@ import time
 import pytest
 
 import hologram as hg
+from conftest import MODEL
 
 PROMPT = "A trait is"
 
@@ -124,6 +125,61 @@ def test_the_tokenizer(model):
     pieces = [decoder.push(token) for token in tokenizer.encode("🦀 crab")]
     assert "".join(pieces).strip() + decoder.finish() == "🦀 crab"
     assert tokenizer.vocab_size == model.config["vocab"]
+
+
+CHAT = MODEL.parents[2] / "hologram-llm" / "tests" / "fixtures" / "chat-tiny.gguf"
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+GREEDY = dict(max_tokens=12, temperature=0)
+
+
+def test_conversations():
+    with hg.llm.load(CHAT, device="cpu", ctx=256) as model:
+        tokens = model.tokenizer.apply_chat_template(MESSAGES)
+        text = model.tokenizer.apply_chat_template(MESSAGES, tokenize=False)
+        assert isinstance(text, str) and "Be brief." in text and text.index("Be brief.") < text.index("Hello")
+        assert model.tokenizer.encode(text, False, True) == tokens
+        longer = model.tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+        shorter = model.tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=False)
+        assert longer == text and longer.startswith(shorter) and len(longer) > len(shorter)
+
+        done = model.generate(tokens, **GREEDY)
+        reply = model.chat(MESSAGES, **GREEDY)
+        choice = reply["choices"][0]
+        assert reply["object"] == "chat.completion"
+        assert choice["message"] == {"role": "assistant", "content": done.text}
+        assert choice["finish_reason"] == ("length" if done.finish == "length" else "stop")
+        usage = reply["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(tokens), len(done.tokens))
+        chunks = list(model.chat(MESSAGES, stream=True, **GREEDY))
+        assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == done.text
+        assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+        for wrong in [[{"content": "x"}], [{"role": 3, "content": "x"}], "Hello"]:
+            with pytest.raises((TypeError, ValueError)):
+                model.chat(wrong, **GREEDY)
+    with hg.llm.load(MODEL, device="cpu", ctx=64) as model, pytest.raises(ValueError, match="template"):
+        model.chat(MESSAGES)
+
+
+def test_the_shapes_of_other_libraries():
+    with hg.llm.load(CHAT, device="cpu", ctx=256) as model:
+        tokens = model.tokenizer.apply_chat_template(MESSAGES)
+        want, plain = model.generate(tokens, **GREEDY), model.generate("Hello", **GREEDY)
+    vllm = hg.compat.LLM(str(CHAT), device="cpu", max_model_len=256)
+    params = hg.compat.SamplingParams(max_tokens=12, temperature=0, top_k=-1)
+    results = vllm.generate(["Hello", "Hello"], params)
+    assert [(r.prompt, r.outputs[0].text, r.outputs[0].token_ids) for r in results] == [
+        ("Hello", plain.text, plain.tokens)
+    ] * 2
+    assert vllm.chat(MESSAGES, params)[0].outputs[0].text == want.text
+    llama = hg.compat.Llama(str(CHAT), n_ctx=256, device="cpu")
+    assert llama("Hello", **GREEDY)["choices"][0]["text"] == plain.text
+    streamed = llama("Hello", stream=True, **GREEDY)
+    assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == plain.text
+    reply = llama.create_chat_completion(MESSAGES, **GREEDY)
+    assert reply["choices"][0]["message"]["content"] == want.text
+    assert llama.detokenize(llama.tokenize(b"Hello", add_bos=False)) == b"Hello"
+    llama.close()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of another kind")

@@ -157,6 +157,12 @@ def test_nan_and_rounding():
     x = hg.asarray([math.nan, 1.0])
     assert math.isnan(hg.max(x)) and math.isnan(hg.maximum(x, 2.0)[0]) and math.isnan(hg.clip(x, 0.0, 1.0)[0])
     assert hg.floor_divide(hg.asarray([-7.0]), 2.0).tolist() == [-4.0]
+    # A finite number by an infinite one: 0 with the quotient's sign, as the standard asks.
+    for dtype in (hg.float32, hg.float64):
+        numbers = hg.asarray([3.0, -3.0, 3.0, -3.0], dtype=dtype)
+        by_infinity = numbers // hg.asarray([math.inf, math.inf, -math.inf, -math.inf], dtype=dtype)
+        assert by_infinity.tolist() == [0.0] * 4
+        assert hg.signbit(by_infinity).tolist() == [False, True, True, False]
     assert hg.asarray([2**62 + 1]).tolist() == [2**62 + 1]
 
 
