@@ -32,6 +32,7 @@ on_devices! {
     tensors_have_the_operations_one_at_a_time
     losses_are_reduced
     without_lines_there_is_nothing_to_do
+    an_activation_of_a_product_keeps_nan
 }
 
 /// The result of a graph over constant tensors.
@@ -162,6 +163,23 @@ fn attention_is_two_products_and_a_softmax(e: &Executor) {
             let want: f64 = (0..n).map(|j| weights[j] / total * at(&v, head + j, e)).sum();
             assert!((f64::from(got[row * d + e]) - want).abs() < 1e-5, "row {row}, element {e}");
         }
+    }
+}
+
+fn an_activation_of_a_product_keeps_nan(e: &Executor) {
+    let (n, k) = (20, 40);
+    let values: Vec<f32> = (0..n * k).map(|i| if i == 3 * k + 7 { f32::NAN } else { (i % 11) as f32 - 5.0 }).collect();
+    let x = Tensor::from_slice(e, &[n, k], &values).unwrap();
+    for activation in [Activation::Relu, Activation::Gelu, Activation::Silu] {
+        let y: Vec<f32> = run(e, |g| {
+            let x = g.constant(&x)?;
+            let options = MatmulOptions { activation: Some(activation), transpose_b: true, ..MatmulOptions::default() };
+            g.batch_matmul(x, x, &options)
+        })
+        .unwrap();
+        // The row and the column of the element.
+        let is_nan = |at: usize| at / n == 3 || at % n == 3;
+        assert!(y.iter().enumerate().all(|(at, y)| y.is_nan() == is_nan(at)), "{activation:?}");
     }
 }
 

@@ -84,12 +84,14 @@ impl<'a> From<&'a ModelFiles> for Source<'a> {
 }
 
 /// Writes a model to `out`, a GGUF file, with the tensors' types chosen by `options`; quantized tensors of a folder are
-/// dequantized first. A tensor that the importance matrix has no entry for is quantized without. Calls `progress` with the bytes that are done, and their total; it may end the work. Until all is
-/// written the result has another name, and after an error nothing is left.
+/// dequantized first. A tensor that the importance matrix has no entry for is quantized without. Calls `progress` with
+/// the bytes that are done, and their total; it may end the work. Until all is written the result has another name, and
+/// after an error nothing is left.
 ///
 /// # Errors
 /// When a tensor's type cannot be read or an element is not finite, an exception fits no tensor or not its tensor's
-/// rows, an entry of the importance matrix has another length than its tensor's rows, `out` cannot be written, GGUF files cannot express the folder's model, or `progress` ends the work.
+/// rows, an entry of the importance matrix has another length than its tensor's rows, `out` cannot be written, GGUF
+/// files cannot express the folder's model, or `progress` ends the work.
 pub fn quantize<'a>(
     model: impl Into<Source<'a>>,
     out: &Path,
