@@ -464,10 +464,32 @@ fn sessions_go_on_where_they_ended() {
     talk(&kept, "/clear\n");
     assert!(!holds("What is 1+1?") && holds("Be brief."));
     let (after, err) = talk(&kept, "What is 1+1?\n");
-    assert!(err.contains("resumed 0 turns, 0 of 0 tokens computed\n"), "{err}");
+    assert!(err.contains("the saved conversation is empty\n"), "{err}");
     // As one question, too.
     let question = ok(&[&["chat", CHAT, "Again", "--device", "cpu"], &kept[..]].concat());
     assert!(!question.is_empty() && !after.is_empty());
+
+    // A context without room for all turns drops none from the file, and a message too long for it changes nothing.
+    let (_, err) = talk(&[&kept[..], &["--ctx", "96"]].concat(), "A third question, which is somewhat longer\n");
+    assert!(err.contains("the context is full: the oldest") && holds("What is 1+1?"), "{err}");
+    let before = std::fs::read(&file).unwrap().len();
+    let long = format!("{}\n", "long ".repeat(1000));
+    let too_long = [&["chat", "-m", CHAT, "--device", "cpu"], &kept[..], &["--ctx", "96"]].concat();
+    let output = with_input(&too_long, long.as_bytes());
+    let err = text(&output.stderr);
+    assert!(!output.status.success() && !err.contains("dropped") && holds("What is 1+1?"), "{err}");
+    assert!(std::fs::read(&file).unwrap().len() + 4096 > before);
+    // Links stay links, and nothing is read from a pipe.
+    #[cfg(unix)]
+    {
+        let link = folder.path("link.session");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        talk(&[&GREEDY[..], &["-n", "4", "--session", &link]].concat(), "Through a link\n");
+        assert!(holds("Through a link") && std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        let pipe = folder.path("pipe.session");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        rejected(&["chat", CHAT, "Hi", "--device", "cpu", "--session", &pipe], 1, &["it is not a regular file"]);
+    }
 
     let mut damaged = std::fs::read(&file).unwrap();
     let middle = damaged.len() / 2;

@@ -89,12 +89,14 @@ impl Snapshot {
         self.bad("it is damaged: its parts do not fit together".into())
     }
 
-    /// Writes a file. An old one is replaced when the new one is complete. Returns the number of bytes.
+    /// Writes a file. An old one is replaced when the new one is complete, at the end of links. Returns the number of
+    /// bytes.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or is there and no saved conversation.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<u64> {
-        let path = path.as_ref();
+        let path = &std::fs::canonicalize(path.as_ref()).unwrap_or_else(|_| path.as_ref().into());
+        check_replaceable(path)?;
         let failed = |reason| LlmError::Write { path: path.into(), reason };
         let beside = path.with_file_name(format!(
             ".{}.{}.part",
@@ -148,6 +150,21 @@ impl Snapshot {
         file.read_to_end(&mut bytes).map_err(io)?;
         parse(path, &bytes).map_err(|reason| LlmError::BadFile { path: path.into(), reason: reason.into() })
     }
+}
+
+/// Checks that a file which is replaced is a saved conversation or empty: its name may be a mistake.
+fn check_replaceable(path: &Path) -> Result<()> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let mut start = Vec::new();
+    let read = open_regular(path)?.take(MAGIC.len() as u64).read_to_end(&mut start);
+    read.map_err(|reason| LlmError::Io { path: path.into(), reason })?;
+    if start.is_empty() || start == MAGIC {
+        return Ok(());
+    }
+    let reason = "it is no saved conversation, so it is not replaced".into();
+    Err(LlmError::BadFile { path: path.into(), reason })
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> std::result::Result<Snapshot, &'static str> {

@@ -118,6 +118,14 @@ fn foreign_and_damaged_files_are_refused() {
     let mut moved = Model::load_on(copy, &executor).unwrap().session(options(kv)).unwrap();
     assert_eq!(moved.restore(0, &good).unwrap(), 70);
 
+    // Nothing but a saved conversation is replaced: the name may be a mistake.
+    let other = folder.0.join("notes.txt");
+    std::fs::write(&other, "kept").unwrap();
+    let message = good.write(&other).unwrap_err().to_string();
+    assert!(message.contains("it is no saved conversation, so it is not replaced"), "{message}");
+    assert!(std::fs::read(&other).unwrap() == b"kept" && good.write(&folder.0).is_err());
+    good.write(&path).unwrap();
+
     let bytes = std::fs::read(&path).unwrap();
     let read = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();

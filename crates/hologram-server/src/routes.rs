@@ -76,7 +76,9 @@ impl Call {
 
     /// The value of a name in the query.
     pub fn query_value(&self, name: &str) -> Option<String> {
-        let value = |pair: &str| pair.strip_prefix(name)?.strip_prefix('=').map(unescaped);
+        // As forms write it, a plus sign is a blank.
+        let value =
+            |pair: &str| pair.strip_prefix(name)?.strip_prefix('=').map(|text| unescaped(&text.replace('+', " ")));
         self.query.as_deref()?.split('&').find_map(value)
     }
 }

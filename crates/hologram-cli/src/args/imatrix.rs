@@ -17,9 +17,9 @@ pub struct ImatrixArgs {
     /// The .gguf file to write
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Tokens per window
-    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 16))]
-    pub ctx: u32,
+    /// Tokens per window [default: 512, or the model's context if that is less]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 16))]
+    pub ctx: Option<u32>,
     /// Maximum number of windows [default: all of the text]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, ensure};
 use hologram_llm::gguf::GgufWriter;
 
+use super::perplexity::DEFAULT_WINDOW;
 use super::run::beyond_trained;
 use super::shipped;
 use crate::args::{ImatrixArgs, LoraArgs};
@@ -37,7 +38,7 @@ pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
         status!("note: {note}\n");
     }
     let mut tokens = tokenizer.encode(&text, true)?;
-    let size = args.ctx as usize;
+    let size = args.ctx.map_or(DEFAULT_WINDOW.min(model.config().context), |ctx| ctx as usize);
     ensure!(
         tokens.len() >= size,
         "{name} has {}, fewer than a window of {size}: use a longer text or a smaller --ctx",

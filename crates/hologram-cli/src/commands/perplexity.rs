@@ -16,7 +16,7 @@ use crate::status::status;
 use crate::text::{NAME, printable, read_text};
 
 /// Tokens of a window unless the command line says otherwise, as in llama.cpp.
-const DEFAULT_WINDOW: usize = 512;
+pub const DEFAULT_WINDOW: usize = 512;
 
 /// Maximum bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;

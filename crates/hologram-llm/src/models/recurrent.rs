@@ -105,6 +105,7 @@ impl Recurrent {
         }
         let value = match keys.size_opt(names.value, MAX_SIZE)? {
             Some(value) => value,
+            None if names.inner.is_empty() => return Err(keys.missing(names.value)),
             None => match keys.size(names.inner, MAX_SIZE)? {
                 inner if inner.is_multiple_of(heads) => inner / heads,
                 inner => return Err(keys.bad(names.inner, format!("is {inner}, but must be a multiple of {heads}"))),

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
@@ -101,6 +102,8 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         constraint,
         system: args.system.clone(),
         turns: Vec::new(),
+        dropped: 0,
+        saved: None,
         regenerations: 0,
         counts: None,
         finish: None,
@@ -130,7 +133,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         status!("{resumed}\n");
     }
     let done = match (&question, &mut input) {
-        (None, Some(input)) => chat.converse(input),
+        (None, Some(input)) => chat.converse(input, args.session.as_deref()),
         (question, _) => chat.say(question.as_deref().unwrap_or_default()).and_then(|()| chat.answered(args.json)),
     };
     // Whatever ended it.
@@ -271,6 +274,10 @@ struct Chat {
     system: Option<String>,
     /// The turns, without the system prompt.
     turns: Vec<Message>,
+    /// How many of the oldest turns the prompt lacks, as the context is full.
+    dropped: usize,
+    /// The state of the file of `--session` when it was last read or written.
+    saved: Option<(SystemTime, u64)>,
     /// Number of times that the last reply was regenerated, each time with the next seed.
     regenerations: u64,
     /// Of the last reply.
@@ -289,7 +296,7 @@ struct Chat {
 
 impl Chat {
     /// Reads messages and commands until the end.
-    fn converse(&mut self, input: &mut Input) -> anyhow::Result<()> {
+    fn converse(&mut self, input: &mut Input, session: Option<&Path>) -> anyhow::Result<()> {
         let mut failed = 0;
         while let Some(message) = input.message()? {
             let (line, command) = match &message {
@@ -302,7 +309,7 @@ impl Chat {
                 Some(Command::Quit) => break,
                 Some(command) => self.command(command),
                 None if line.is_empty() => Ok(()),
-                None => self.say(line),
+                None => self.say(line).and_then(|()| session.map_or(Ok(()), |path| self.keep_text(path))),
             };
             match done {
                 // The conversation continues as before the failed line, from a pipe too.
@@ -352,6 +359,7 @@ impl Chat {
             Command::Help => status!("{HELP}"),
             Command::Clear => {
                 self.turns.clear();
+                self.dropped = 0;
                 self.counts = None;
                 session::forget(&self.engine)?;
                 status!("new conversation\n");
@@ -370,7 +378,7 @@ impl Chat {
             }
             Command::Set(text) => return self.set(text),
             Command::Save(path) => {
-                let turns = self.messages(None);
+                let turns = self.all_messages();
                 let text = format!("{:#}\n", session::as_json(&turns));
                 let adapters = self.adapters.iter().map(PathBuf::as_path);
                 output::check_not_read(Path::new(path), self.engine.model().files(), adapters)?;
@@ -451,6 +459,7 @@ impl Chat {
     fn load(&mut self, path: &Path) -> anyhow::Result<()> {
         let bytes = crate::text::read_file(path, MAX_CONVERSATION)?;
         (self.system, self.turns) = conversation(&bytes, path)?;
+        self.dropped = 0;
         self.counts = None;
         session::forget(&self.engine)?;
         status!("loaded {}\n", counted(self.turns.len(), "turn"));
@@ -458,32 +467,42 @@ impl Chat {
     }
 
     /// The text of the conversation and its tokens. Where the context has no room for them and a reply, the oldest
-    /// turns are dropped.
+    /// turns are dropped from it.
     fn tokens(&mut self) -> anyhow::Result<(String, Vec<u32>)> {
         let context = self.engine.options().context;
         let room = (context / 8).clamp(1, 256);
-        let mut dropped = 0;
+        let before = self.dropped;
         loop {
             let (text, tokens) = written(&self.template, &self.messages(None), self.engine.model().tokenizer()?)?;
-            if tokens.len() + room <= context || self.turns.len() < 3 {
-                if dropped > 0 {
-                    status!("note: the context is full: the oldest {} dropped\n", counted(dropped, "turn"));
+            if tokens.len() + room <= context || self.turns.len() < self.dropped + 3 {
+                if tokens.len() >= context {
+                    // The last message alone is too long, which is an error: it changes nothing.
+                    self.dropped = before;
+                } else if self.dropped > before {
+                    let turns = counted(self.dropped - before, "turn");
+                    status!("note: the context is full: the oldest {turns} dropped\n");
                 }
                 return Ok((text, tokens));
             }
             // A question and its reply.
-            self.turns.drain(..2);
-            dropped += 2;
+            self.dropped += 2;
         }
     }
 
-    /// The conversation for the template, with an additional turn.
+    /// The whole conversation.
+    fn all_messages(&self) -> Vec<Message> {
+        let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
+        system.chain(self.turns.iter().cloned()).collect()
+    }
+
+    /// The conversation for the template, without the turns that are dropped and with an additional one.
     fn messages(&self, more: Option<Message>) -> Vec<Message> {
         let system = self.system.iter().map(|text| Message::new("system", text.as_str()));
         // A question replaces a trailing turn of the user.
-        let turns = match (&more, self.turns.last()) {
-            (Some(_), Some(last)) if last.role == "user" => &self.turns[..self.turns.len() - 1],
-            _ => &self.turns[..],
+        let kept = &self.turns[self.dropped.min(self.turns.len())..];
+        let turns = match (&more, kept) {
+            (Some(_), [before @ .., last]) if last.role == "user" => before,
+            _ => kept,
         };
         system.chain(turns.iter().cloned()).chain(more).collect()
     }
