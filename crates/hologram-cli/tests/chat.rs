@@ -91,6 +91,7 @@ fn conversations_are_saved_and_settings_changed() {
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
     let model = folder.path("model.gguf");
     fs::copy(CHAT, &model).unwrap();
+    #[cfg(unix)]
     let link = folder.path("link");
     #[cfg(unix)]
     std::os::unix::fs::symlink(&model, &link).unwrap();

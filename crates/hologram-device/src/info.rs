@@ -45,6 +45,10 @@ impl fmt::Display for BackendType {
     }
 }
 
+/// As [`DeviceInfo::slack`], of Apple's GPUs: Metal promises functions of `f32` within 4 units in the last place and
+/// `tanh` within 5, where bounds allow 2 (Metal Shading Language Specification, "Relative error").
+pub const APPLE_SLACK: f64 = 2.5;
+
 /// A device's description.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
@@ -67,6 +71,13 @@ pub struct DeviceInfo {
     pub features: Vec<&'static str>,
     /// Further details for users, by name, such as a GPU's driver.
     pub details: Vec<(&'static str, String)>,
+}
+
+impl DeviceInfo {
+    /// How many times the error bound of an operation's definition its native kernels may be off.
+    pub fn slack(&self) -> f64 {
+        if self.backend == BackendType::Metal { APPLE_SLACK } else { 1.0 }
+    }
 }
 
 /// The largest programs and buffers of a device.

@@ -43,7 +43,7 @@ pub use fused::{
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;
-pub use info::{BackendType, DeviceInfo, DeviceLimits};
+pub use info::{APPLE_SLACK, BackendType, DeviceInfo, DeviceLimits};
 pub use kernels::Kernels;
 pub use launch::{Binding, CommandList, Event, KernelName, Launch, LaunchConfig, Pipeline};
 pub use lru::Lru;

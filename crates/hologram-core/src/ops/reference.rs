@@ -35,4 +35,11 @@ impl Reference {
         self.values.push(value);
         self.bounds.push(bound);
     }
+
+    /// With bounds that are so many times as large, as a device needs ([`hologram_backends::DeviceInfo::slack`]).
+    #[must_use]
+    pub fn loosened(mut self, slack: f64) -> Reference {
+        self.bounds.iter_mut().for_each(|bound| *bound *= slack);
+        self
+    }
 }
