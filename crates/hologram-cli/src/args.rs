@@ -228,7 +228,7 @@ pub struct RunArgs {
     /// Prompt, as in llama.cpp
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub prompt: Option<String>,
-    /// Read the prompt from a file in UTF-8
+    /// Read the prompt from a file in UTF-8; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Continue the prompt as it is, without the chat template of a chat model

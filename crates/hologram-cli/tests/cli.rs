@@ -60,6 +60,13 @@ fn figures_leave_out_what_was_not_measured() {
     assert!(figures.contains("generated: 0 tokens") && !figures.contains("tokens/s"), "{figures}");
 }
 
+#[test]
+fn a_dash_is_standard_input() {
+    let told = ["run", "--max-tokens", "4", "--temp", "0", "--device", "cpu", "-f", "-"];
+    let [read, named] = [&told[..7], &told[..]].map(|args| with_input(args, b"A closure in Rust is"));
+    assert!(named.status.success() && read.stdout == named.stdout && !read.stdout.is_empty(), "{named:?}");
+}
+
 #[cfg(unix)]
 #[test]
 fn endless_input_is_rejected() {

@@ -88,7 +88,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         (Some(prompt), None, None) => prompt,
         (None, Some(prompt), _) => prompt.clone(),
-        (None, None, Some(path)) => {
+        (None, None, Some(path)) if path != Path::new("-") => {
             let bytes = crate::text::read_file(path, MAX_PROMPT)?;
             let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
             without_newline(&text).to_string()
@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             None => SAMPLE_PROMPT.into(),
             Some(_) => return usage("give a prompt, as an argument or on standard input; `hologram chat` converses"),
         },
-        (None, None, None) => {
+        (None, None, _) => {
             // Its errors come before the wait for a prompt.
             shipped::open(model.as_deref())?;
             let text = read_text("prompt")?;
