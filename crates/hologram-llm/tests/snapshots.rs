@@ -124,6 +124,7 @@ fn foreign_and_damaged_files_are_refused() {
     let message = good.write(&other).unwrap_err().to_string();
     assert!(message.contains("it is no saved conversation, so it is not replaced"), "{message}");
     assert!(std::fs::read(&other).unwrap() == b"kept" && good.write(&folder.0).is_err());
+    std::fs::remove_file(&other).unwrap();
     good.write(&path).unwrap();
 
     let bytes = std::fs::read(&path).unwrap();
