@@ -366,7 +366,7 @@ impl Session {
         }
     }
 
-    /// Makes the part of a block at the end of a sequence available to another one; `hash` is that of the blocks before.
+    /// Makes the part of a block at the end of a sequence available to others; `hash` is that of the blocks before.
     pub(crate) fn publish_rest(&mut self, sequence: usize, hash: u128) {
         let tokens =
             self.cached.get(sequence).map_or(&[][..], |cached| &cached[cached.len() / BLOCK_SIZE * BLOCK_SIZE..]);

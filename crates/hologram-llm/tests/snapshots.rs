@@ -73,7 +73,7 @@ fn conversations_leave_an_engine_and_come_back() {
             snapshot.write(&path).unwrap();
             let next = [&talk[..], &prompt(2, 11)].concat();
             let (want, cached) = run(&first, &next, Some("a"));
-            // The engine itself also goes on within a block, but for models with states.
+            // An engine that computed the text itself also reuses part of a block, unless layers are recurrent.
             let recurs = ["lfm2", "qwen3-5", "qwen3-next", "granite-4"].contains(&name);
             assert_eq!(cached, if recurs { 96 } else { 114 }, "{what}");
             let second = engine(name, Some(kv)).unwrap();

@@ -248,6 +248,7 @@ fn clients_say_how_long_a_model_stays() {
     assert_eq!(server.post("/api/chat", &json!({"model": "b", "messages": []})).json()["done_reason"], "load");
     // As the server's option says.
     wait_for(&server, "b", "unloaded");
+    // Many times as long as `b` stayed: nothing tells that a model is not going to be unloaded.
     thread::sleep(Duration::from_millis(300));
     assert_eq!((status(&server, "a"), loads.of(0), loads.of(1)), ("loaded".into(), 2, 2));
     assert_eq!(ask("a", "", json!("0s")), done("unload"));

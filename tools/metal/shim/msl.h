@@ -92,8 +92,9 @@ template <class V, class A> MSL_INL V operator->*(msl_cast<V>, A a) { return msl
 template <class D, class S> MSL_INL D msl_as_type(S s) { static_assert(sizeof(D) == sizeof(S), "as_type size"); return __builtin_bit_cast(D, s); }
 #define as_type metal::msl_as_type
 
-// ---- accuracy: Metal promises so many units in the last place of f32, and another library than the host's computes. Launches that flush subnormal
-// numbers, as Apple's GPUs do, get some value within that bound (less the one unit that the host's may err); 0, 1, infinity and NaN stay, and nothing passes 1. ----
+// ---- accuracy: Metal promises so many units in the last place of f32, and another library than the host's computes.
+// Launches that flush subnormal numbers, as Apple's GPUs do, get some value within that bound (less the one unit that
+// the host's may err); 0, 1, infinity and NaN stay, and nothing passes 1. ----
 template <int ulps> MSL_INL float msl_near(float v) {
   const uint bits = __builtin_bit_cast(uint, v), size = bits & 0x7fffffffu;
   if (!(__builtin_ia32_stmxcsr() & 0x8000u) || size < 0x00801000u || size >= 0x7f7ff000u || size == 0x3f800000u) return v;

@@ -35,7 +35,7 @@ impl From<Log> for hologram_server::log::Level {
 #[derive(Args, Clone)]
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
-    /// per step; the text is the same but for rounding [default: auto; of run and chat off with --seed or --temp 0]
+    /// per step; only rounding may change the text [default: auto; off in run and chat if --seed or --temp 0 is given]
     #[arg(long, value_name = "HOW", allow_negative_numbers = true, value_parser = speculation)]
     pub speculate: Option<Speculation>,
     /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off

@@ -114,8 +114,8 @@ pub fn objects(lines: &str) -> Vec<serde_json::Map<String, Value>> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
 }
 
-/// Whether a command line in a shell succeeded, and its standard output and stderr; `None` if this machine does not have
-/// the shell. The folder is its working folder and its home.
+/// Whether a command line in a shell succeeded, and its standard output and error; `None` if this machine does not
+/// have the shell. The folder is its working folder and its home.
 pub fn shell(program: &str, folder: &Folder, line: &str) -> Option<(bool, String)> {
     let binary = Path::new(env!("CARGO_BIN_EXE_hologram")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());

@@ -28,9 +28,9 @@ struct Sample;
 
 impl Graph {
     /// Chooses a token per row of `logits` (`f32 [n, v]`): `u32 [n]`. Each row has its own parameters: `numbers`
-    /// (`f32 [n, 3]`) holds the temperature, `top_p`, and the logarithm of the least probability that is kept, as a share
-    /// of the greatest (min-p; −∞ keeps all); `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits
-    /// of the seed, and the position.
+    /// (`f32 [n, 3]`) holds the temperature, `top_p`, and the logarithm of the least probability that is kept, as a
+    /// share of the greatest (min-p; −∞ keeps all); `words` (`u32 [n, 4]`) holds `top_k`, the low and high 32 bits of
+    /// the seed, and the position.
     ///
     /// A temperature of 0 takes the highest logit. A `top_k` of 0 and a `top_p` of 1 keep all tokens. A row gives
     /// `u32::MAX`, which is not a token, if a logit is NaN or +∞, or if none is above −∞.

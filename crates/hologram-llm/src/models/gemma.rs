@@ -70,8 +70,9 @@ fn layer(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     blocks(l, AttentionParts { head_norms: Some(["attn_q_norm", "attn_k_norm"]), ..AttentionParts::default() })
 }
 
-/// Gemma 4 without images and sound. Experts stand beside the network of all tokens. The small ones have a further embedding of each token in each layer, and
-/// the last layers share keys and values; the large ones have keys that are values too.
+/// Gemma 4 without images and sound. Experts stand beside the network of all tokens. The small ones have a further
+/// embedding of each token in each layer, and the last layers share keys and values; the large ones have keys that are
+/// values too.
 pub static GEMMA4: Architecture = Architecture {
     names: &["gemma4"],
     folder: FolderNames {

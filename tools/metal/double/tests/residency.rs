@@ -44,6 +44,7 @@ fn memory_stays_wired_while_a_device_is_open() {
     // With the device its memory leaves the set, and its thread has ended.
     assert_eq!((counts().residents, live_objects()), (0, 0));
     let requests = counts().residency_requests;
+    // More than two intervals between requests.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(counts().residency_requests, requests);
 
