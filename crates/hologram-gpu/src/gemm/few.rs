@@ -8,6 +8,8 @@ use crate::kernels::cuda::gemm_few::Few;
 use crate::launch::{Planes, launch, number, packed_name};
 use crate::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
+/// The most tokens of the form that wider kernels do not replace.
+pub const TOKENS: usize = FORMS[0].tokens;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
 /// Elements of a block, of which each of the four warps that share rows takes every fourth.

@@ -93,7 +93,7 @@ pub(super) fn find_blas_group(group: &GroupSpec, target: Target) -> Option<(Blas
 }
 
 fn find_call(product: &Product, target: Target) -> Option<(BlasCall, Unpacked)> {
-    if few::find(product, target).is_some() {
+    if of_packed(product, target).is_some() {
         return None;
     }
     let unpacked = packed::unpack(product)?;
@@ -106,7 +106,7 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
     {
         return Some(kernel);
     }
-    if let Some(kernel) = few::find(product, target).or_else(|| codes::find(product, target)) {
+    if let Some(kernel) = of_packed(product, target).or_else(|| codes::find(product, target)) {
         return Some(kernel);
     }
     let unpacked = packed::unpack(product)?;
@@ -116,6 +116,40 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
     }
     let kernel = wgmma::find(&unpacked.product, target).or_else(|| mma::find(&unpacked.product, target))?;
     Some(unpacked.before(kernel))
+}
+
+/// The native kernel for packed weights that are widened in registers.
+fn of_packed(product: &Product, target: Target) -> Option<NativeKernel> {
+    // Of few tokens the activations of a row lie whole in shared memory.
+    let many = || by_type(product, |of_one| wgmma::find_packed(of_one, target));
+    if product.tokens.max() > few::TOKENS {
+        many().or_else(|| few::find(product, target))
+    } else {
+        few::find(product, target)
+    }
+}
+
+/// The launches for each run of matrices of one type, each of which `find` gives a kernel for.
+fn by_type(product: &Product, find: impl Fn(&Product) -> Option<NativeKernel>) -> Option<NativeKernel> {
+    let ends = (1..=product.rows.len()).filter(|i| {
+        let of = |i: usize| product.packed.get(i).copied().flatten().map(|(packed, _)| packed);
+        *i == product.rows.len() || of(*i) != of(*i - 1)
+    });
+    let (mut parts, mut from) = (Vec::new(), 0);
+    for end in ends {
+        let whole = from == 0 && end == product.rows.len();
+        if product.gated() && !whole {
+            return None;
+        }
+        let mut run = product.clone();
+        if !whole {
+            (run.rows, run.packed) = (product.rows[from..end].to_vec(), product.packed[from..end].to_vec());
+            (run.w_args, run.y) = (product.w_args[from..end].to_vec(), product.y[from..end].to_vec());
+        }
+        parts.extend(find(&run)?.parts);
+        from = end;
+    }
+    Some(NativeKernel { parts, scratch: 0, counters: 0 })
 }
 
 /// Tokens, row length and rows of w of a product x [n, k] · w [m, k]ᵀ = y [n, m].
@@ -219,6 +253,11 @@ impl Product {
     /// Whether two matrices give one result.
     fn gated(&self) -> bool {
         matches!(self.mode, Mode::Swiglu | Mode::Relu2)
+    }
+
+    /// The packed type of the first matrix.
+    fn packed_type(&self) -> Option<BlockType> {
+        self.packed.first().copied().flatten().map(|(packed, _)| packed)
     }
 
     /// Whether the matrices' elements are floats.

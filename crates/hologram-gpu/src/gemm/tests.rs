@@ -5,6 +5,7 @@ use hologram_device::{
 use super::super::kernels::cuda::gemm_codes::Codes;
 use super::super::kernels::cuda::gemm_few::Few;
 use super::super::kernels::cuda::gemm_wgmma::Multiply;
+use super::super::kernels::cuda::gemm_wide::Wide;
 use super::super::kernels::metal::matmul_simdgroup::Matmul;
 use super::super::kernels::packed::Unpack;
 use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
@@ -134,8 +135,8 @@ fn products() {
         (DType::BF16, DType::F16, 512, 6144, 4096, Some(("wgmma_f16_3_128", 1)), Some("mma_f16_128")),
         (DType::BF16, DType::F16, 16, 2048, 2048, Some(("wgmma_f16_2_32", 4)), Some("mma_f16_32")),
         // A few tokens each of several sequences.
-        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
-        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wide_q4_32", 4)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wide_q4_32", 1)), Some("mma_q4_32")),
         (i8(2560), DType::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
         // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
         (i8(512), DType::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
@@ -343,42 +344,44 @@ fn preferred_codes_have_kernels() {
     assert!(beyond > 0);
 }
 
-/// With up to 32 tokens packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters
-/// share groups of rows where there are few.
+/// Packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters share groups of rows
+/// where there are few. With more than 32 tokens devices without warpgroup matrix units dequantize them first.
 #[test]
 fn few_tokens_with_packed_matrices() {
     let of = |spec: &KernelSpec, target| launch(find(spec, target)).map(|l| (l.entry.clone(), l.grid[0], l.cluster));
     let cases = [
-        (BlockType::Q4_K, 8, 4096, 4096, "few_q4_k_8", (128, 2), 64),
-        (BlockType::Q6_K, 8, 4096, 14336, "few_q6_k_8", (256, 4), 64),
-        (BlockType::Q6_K, 9, 4096, 14336, "few_q6_k_32", (128, 2), 64),
-        (BlockType::IQ4_XS, 32, 28672, 4096, "few_iq4_xs_32", (448, 1), 448),
-        (BlockType::Q5_0, 2, 72, 96, "few_q5_0_8", (2, 1), 2),
+        (BlockType::Q4_K, 8, 4096, 4096, ("few_q4_k_8", 128, 2), ("few_q4_k_8", 64)),
+        (BlockType::Q6_K, 8, 4096, 14336, ("few_q6_k_8", 256, 4), ("few_q6_k_8", 64)),
+        (BlockType::Q6_K, 9, 4096, 14336, ("wide_q6_k_32", 64, 4), ("few_q6_k_32", 64)),
+        (BlockType::IQ4_XS, 32, 28672, 4096, ("wide_iq4_xs_32", 112, 1), ("few_iq4_xs_32", 448)),
+        (BlockType::Q4_K, 33, 4096, 4096, ("wide_q4_k_64", 64, 4), ("unpack_q4_k", 8192)),
+        (BlockType::Q5_0, 512, 4096, 14336, ("wide_q5_0_256", 128, 2), ("unpack_q5_0", 28672)),
+        (BlockType::Q5_0, 2, 72, 96, ("few_q5_0_8", 2, 1), ("few_q5_0_8", 2)),
+        // Rows that are no whole stages.
+        (BlockType::Q5_0, 32, 72, 96, ("few_q5_0_32", 2, 1), ("few_q5_0_32", 2)),
     ];
-    for (packed, n, m, k, name, (grid, cluster), one) in cases {
+    for (packed, n, m, k, (name, grid, cluster), (old, one)) in cases {
         let spec = spec(DType::BF16, DType::Planes(packed), n, m, k);
         assert_eq!(of(&spec, H200), Some((name.into(), grid, cluster)), "{name} {m} {k}");
-        assert_eq!(of(&spec, A100), Some((name.into(), one, 1)), "{name} {m} {k}");
+        assert_eq!(of(&spec, A100), Some((old.into(), one, 1)), "{name} {m} {k}");
         assert!(find_blas(&spec, H200).is_none());
     }
     let q4 = DType::Planes(BlockType::Q4_K);
-    assert_eq!(of(&spec(DType::BF16, q4, 33, 64, 512), H200).unwrap().0, "unpack_q4_k");
 
     // Two types: the third matrix is the second launch's first.
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(512)]);
-    let product = |w, m| {
-        let output = tensor(DType::F32, [tokens(8), Extent::Fixed(m)]);
-        GroupNode {
-            op: Operation::Matmul,
-            operands: vec![Operand::Input(0), Operand::Input(w)],
-            output,
-            in_place: None,
-        }
+    let qkv = |n: usize| {
+        let product = |w, m| {
+            let output = tensor(DType::F32, [tokens(n), Extent::Fixed(m)]);
+            let operands = vec![Operand::Input(0), Operand::Input(w)];
+            GroupNode { op: Operation::Matmul, operands, output, in_place: None }
+        };
+        let (x, q6) = (tensor(DType::BF16, [tokens(n), Extent::Fixed(512)]), DType::Planes(BlockType::Q6_K));
+        let inputs = vec![x, matrix(q4, 128), matrix(q4, 64), matrix(q6, 32)];
+        let products = vec![product(1, 128), product(2, 64), product(3, 32)];
+        find_group(&GroupSpec::new(inputs, products, vec![0, 1, 2]).expect("a group"), H200).unwrap()
     };
-    let (x, q6) = (tensor(DType::BF16, [tokens(8), Extent::Fixed(512)]), DType::Planes(BlockType::Q6_K));
-    let inputs = vec![x, matrix(q4, 128), matrix(q4, 64), matrix(q6, 32)];
-    let qkv = GroupSpec::new(inputs, vec![product(1, 128), product(2, 64), product(3, 32)], vec![0, 1, 2]);
-    let kernel = find_group(&qkv.expect("a group"), H200).unwrap();
+    let kernel = qkv(8);
     let parts: Vec<_> = kernel
         .parts
         .iter()
@@ -396,6 +399,19 @@ fn few_tokens_with_packed_matrices() {
             ("few_q6_k_8", at([7, 99, 8, 9, 13, 99, 14]), [32, 0]),
         ]
     );
+    let wide: Vec<_> = qkv(32)
+        .parts
+        .iter()
+        .map(|part| {
+            let Part::Kernel(l) = part else { panic!("a kernel") };
+            let a = l.filled::<Wide>();
+            let places = [a.w0.memory, a.w1.memory, a.h0, a.s0, a.s1, a.y0, a.y1];
+            (l.entry.clone(), places, [a.w0.tile[0], a.w0.swizzle, a.m0, a.m1])
+        })
+        .collect();
+    let q4_k = ("wide_q4_k_32".into(), at([1, 4, 99, 2, 5, 11, 12]), [32, 32, 128, 64]);
+    // The first matrix stands in for a second one.
+    assert_eq!(wide, [q4_k, ("wide_q6_k_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
 }
 
 /// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.
@@ -406,14 +422,14 @@ fn packed_matrices_are_unpacked_first() {
     let parts = |kernel: &NativeKernel| -> Vec<(String, Option<usize>)> {
         let part = |part: &Part| match part {
             Part::Kernel(l) if l.image() == "packed" => (l.entry.clone(), scratch(l.filled::<Unpack>().y)),
-            Part::Kernel(l) => (l.entry.clone(), scratch(l.filled::<Multiply>().w0.memory)),
+            Part::Kernel(l) => (l.entry.clone(), None),
             Part::Blas(call) => ("blas".into(), scratch(call.w)),
         };
         kernel.parts.iter().map(part).collect()
     };
-    let one = find(&spec(DType::BF16, q4, 512, 4096, 4096), H200).unwrap();
-    assert_eq!(parts(&one), [("unpack_q4_k".into(), Some(0)), ("wgmma_bf16_2_128".into(), Some(0))]);
-    assert_eq!(one.scratch, (32 << 20) + 4096 * 4096 * 2);
+    let one = find(&spec(DType::BF16, q4, 512, 4096, 4096), A100).unwrap();
+    assert_eq!(parts(&one)[0], ("unpack_q4_k".into(), Some(0)));
+    assert_eq!((one.parts.len(), one.scratch), (2, (32 << 20) + 4096 * 4096 * 2));
     let Part::Kernel(unpack) = &one.parts[0] else { panic!("a kernel") };
     let a = unpack.filled::<Unpack>();
     assert_eq!([a.low, a.high, a.records], [Memory::Binding(1), Memory::Null, Memory::Binding(2)]);
@@ -436,12 +452,13 @@ fn packed_matrices_are_unpacked_first() {
     assert_eq!(parts(&kernel)[..2], [("unpack_q6_k".into(), first), ("unpack_q4_k".into(), second)]);
     let mut fixed = spec(DType::BF16, q6, 512, 4096, 4096);
     (fixed.inputs[0].shape[0], fixed.output.shape[0]) = (Extent::Fixed(512), Extent::Fixed(512));
-    let (call, unpacked) = find_blas(&fixed, H200).unwrap();
+    assert!(find_blas(&fixed, H200).is_none());
+    let (call, unpacked) = find_blas(&fixed, A100).unwrap();
     assert_eq!(scratch(call.w), Some(0));
     let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
     assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
     // f32 or 8-bit activations, and matrices of 2 GiB.
     for (x, m) in [(DType::F32, 64), (DType::I8Groups { group: 32 }, 64), (DType::BF16, 1 << 18)] {
-        assert!(find(&spec(x, q4, 64, m, 4096), H200).is_none(), "{x:?} {m}");
+        assert!(find(&spec(x, q4, 64, m, 4096), A100).is_none(), "{x:?} {m}");
     }
 }

@@ -1,17 +1,21 @@
-//! Products on the tensor cores of compute capability 9.0: `kernels/gemm_wgmma.cu`.
+//! Products on the tensor cores of compute capability 9.0: `kernels/cuda/gemm_wgmma.cu`, and for packed weights, which
+//! are widened in registers, `gemm_wide.cu`.
 
-use hologram_device::DType;
+use hologram_device::{BlockType, DType};
 
 use super::Product;
 use crate::kernels::cuda::gemm_wgmma::Multiply;
-use crate::launch::{launch, number, single};
-use crate::{KernelLaunch, Memory, NativeKernel, Target, TensorMap};
+use crate::kernels::cuda::gemm_wide::Wide;
+use crate::launch::{Planes, launch, number, packed_name, single};
+use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
 /// Shared memory of a workgroup, and the part that it needs besides its stages: alignment and barriers.
 const SHARED: usize = 227 * 1024;
 const BESIDE: usize = 1024 + 256;
 /// Bytes of a group's results before they are stored: 32 tokens of 68 floats.
 const RESULTS: usize = 32 * 68 * 4;
+/// Elements of a row in a stage.
+const ELEMENTS: usize = 64;
 
 /// A tile: groups of 64 rows, and tokens; and the number of workgroups that share it by splitting the row length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,24 +40,15 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
+    if tile.groups == 4 {
+        let weights = if name == "q8" { BlockType::Q8_0 } else { BlockType::Q4_0 };
+        let planes: Vec<Planes> = (0..product.rows.len())
+            .map(|i| product.matrix(i))
+            .map(|[low, records]| Planes { low, high: Memory::Null, records })
+            .collect();
+        return wide(product, weights, name, tile, &planes, target);
+    }
     let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
-    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
-    // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor of
-    // its own.
-    let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
-    let tiles = tiles(product, tile);
-    let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
-
-    let map = |memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]| {
-        Some(TensorMap {
-            memory,
-            element: element as u32,
-            dims: vec![(row / element) as u64, rows as u64],
-            strides: vec![row as u64],
-            tile: vec![u32::try_from(tile[0] / element).ok()?, u32::try_from(tile[1]).ok()?],
-            swizzle: u32::try_from(tile[0]).ok()?,
-        })
-    };
     let (x_element, w_element) = if product.plain() { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
@@ -89,6 +84,98 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         splits: number(tile.splits)?,
     };
     let entry = format!("wgmma_{name}_{}_{}", tile.groups, tile.tokens);
+    placed(product, tile, stage, args, entry, target)
+}
+
+/// The native kernel for a product of matrices of one packed type, which it widens to `bf16` itself.
+pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKernel> {
+    let (weights, _) = (*product.packed.first()?)?;
+    let same = product.packed.iter().all(|packed| packed.is_some_and(|(of, _)| of == weights));
+    let served = target.is(90) && target.max_shared as usize >= SHARED && product.fits_tiles();
+    if !served || !same || product.x != DType::BF16 || !product.k.is_multiple_of(ELEMENTS) {
+        return None;
+    }
+    let planes = product.packed.iter().flatten().map(|(of, at)| Planes::at(*of, *at)).collect::<Vec<_>>();
+    let tile = choose(product, target.multiprocessors as usize);
+    wide(product, weights, &packed_name(weights), tile, &planes, target)
+}
+
+/// A product whose lanes hold the factors of their rows.
+fn wide(
+    product: &Product,
+    weights: BlockType,
+    name: &str,
+    tile: Tile,
+    planes: &[Planes],
+    target: Target,
+) -> Option<NativeKernel> {
+    let k = product.k;
+    let of = |i: usize| planes.get(i).copied().unwrap_or(Planes::NONE);
+    let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * ELEMENTS / weights.row().len);
+    let stage = tile.tokens * 128 + tile.groups * 64 * (low + high);
+    let rows = if product.gated() { 32 } else { 64 };
+    let codes = |i: usize| {
+        let i = if i < product.rows.len() { i } else { 0 };
+        map(of(i).low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
+    };
+    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
+    let args = Wide {
+        x: map(product.x_args[0], 2, k * 2, product.tokens.max(), [128, tile.tokens])?,
+        w0: codes(0)?,
+        w1: codes(1)?,
+        w2: codes(2)?,
+        h0: of(0).high,
+        h1: of(1).high,
+        h2: of(2).high,
+        s0: of(0).records,
+        s1: of(1).records,
+        s2: of(2).records,
+        add: product.add,
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
+        step,
+        slot,
+        n: number(product.tokens.max())?,
+        m0,
+        m1,
+        m2,
+        k: number(k)?,
+        mode: product.mode as u32,
+        narrow: u32::from(product.narrow),
+        splits: number(tile.splits)?,
+    };
+    placed(product, tile, stage, args, format!("wide_{name}_{}", tile.tokens), target)
+}
+
+/// A matrix of rows of `row` bytes for the copy engine, in tiles of bytes of a row and rows.
+fn map(memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]) -> Option<TensorMap> {
+    let bytes = u32::try_from(tile[0]).ok()?;
+    Some(TensorMap {
+        memory,
+        element: element as u32,
+        dims: vec![(row / element) as u64, rows as u64],
+        strides: vec![row as u64],
+        tile: vec![bytes / element as u32, u32::try_from(tile[1]).ok()?],
+        swizzle: if bytes < 32 { 0 } else { bytes },
+    })
+}
+
+/// A launch with as many workgroups as the tiles need, and shared memory for stages of `stage` bytes.
+fn placed(
+    product: &Product,
+    tile: Tile,
+    stage: usize,
+    args: impl KernelArgs,
+    entry: String,
+    target: Target,
+) -> Option<NativeKernel> {
+    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
+    // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor of
+    // its own.
+    let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
+    let tiles = tiles(product, tile);
+    let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
     let launch = launch(args, entry, [workgroups.max(tile.splits), 1], 128 * (tile.groups + 1))?;
     Some(single(KernelLaunch { shared: number(shared)?, cluster: number(tile.splits)?, ..launch }))
 }
@@ -100,14 +187,19 @@ fn tiles(product: &Product, tile: Tile) -> usize {
 /// The fastest tile by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
     const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
+    const WIDE: [(usize, usize); 3] = [(2, 256), (4, 64), (4, 32)];
     let decoded = matches!(product.w, DType::Q8Planes | DType::Q4Planes) && product.tokens.max() <= 32;
+    let packed = product.packed_type().is_some();
     let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
+        _ if packed => WIDE.contains(&(*groups, *tokens)),
+        (4, _) => matches!(product.w, DType::Q8Planes | DType::Q4Planes),
         (2, 128 | 32) => true,
         (1, _) => decoded,
         _ => product.w != DType::T2Planes,
     };
     let all = TILES
         .into_iter()
+        .chain(WIDE)
         .filter(served)
         .flat_map(|(groups, tokens)| [1, 2, 4, 8].map(|splits| Tile { groups, tokens, splits }));
     // Small tiles only where every multiprocessor gets at most one, which clusters of more than two do not ensure.
@@ -121,7 +213,13 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
 /// activations per token, times the stages that workgroups compute one after the other.
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let weights = if product.plain() { DType::BF16 } else { product.w };
+    let packed = product.packed_type().is_some();
     let (stage, ends) = match (weights, tile.groups, tile.tokens) {
+        _ if packed && tile.groups == 2 => (760, 4000),
+        (DType::Q8Planes, 4, 64) => (640, 1500),
+        (DType::Q8Planes, 4, _) => (600, 1200),
+        (_, 4, 64) => (460, 1500),
+        (_, 4, _) => (400, 1200),
         (DType::Q8Planes, 1, _) => (305, 800),
         (_, 1, _) => (270, 800),
         (DType::BF16, _, 256) => (700, 4000),

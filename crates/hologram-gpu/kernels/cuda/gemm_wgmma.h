@@ -1,0 +1,524 @@
+// Matrix products of many tokens with warpgroup matrix instructions and the bulk tensor copy engine: see gemm.h.
+//
+// A workgroup computes tiles of GROUPS · 64 rows × N tokens: one warpgroup for each group of rows, and one whose warps fill a ring of stages in
+// shared memory. The weights are the A operand and come from registers, so that quantised ones are decoded on the way, while the product of the
+// stage before runs. Workgroups stay and go from tile to tile. Where tiles are few, a cluster shares one: each of its workgroups sums over a part of
+// the row length, and they add what the others have through distributed shared memory.
+#pragma once
+#include "planes.h"
+#include "wgmma.h"
+#include "copy_engine.h"
+FN void store_shared(uint to, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
+FN void group_sync(uint id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+
+struct Operands {
+    const TensorMap *x, *w0, *w1, *w2;
+    const uchar *s0, *s1, *s2; // Scales of f16, or records of packed weights.
+    const uchar *h0, *h1, *h2; // High planes of packed weights.
+    const float *x_scales;
+    uint k, group; // Elements of a row; elements of a group of 8-bit activations.
+
+    const TensorMap *weights(uint matrix) const { return matrix == 0 ? w0 : matrix == 1 ? w1 : w2; }
+    const uchar *records(uint matrix) const { return matrix == 0 ? s0 : matrix == 1 ? s1 : s2; }
+    const half *scales(uint matrix) const { return (const half *)records(matrix); }
+    const uchar *high(uint matrix) const { return matrix == 0 ? h0 : matrix == 1 ? h1 : h2; }
+};
+
+// Weights of a type T in planes whose factors lanes hold are PACKED + T.
+enum { PACKED = 16 };
+constexpr bool is_packed(int weights) { return weights >= PACKED; }
+template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0; }
+// As in planes of packed types; of Q8_0 and Q4_0 a chunk has a scale.
+template <uint P> constexpr bool is_codes() { return P == planes::Q8 || P == planes::Q4; }
+template <uint P> constexpr uint low_of() { return P == planes::Q8 ? 32 : planes::low_bytes<P>(); }
+template <uint P> constexpr uint record_of() { return is_codes<P>() ? 2 : planes::record_bytes<P>(); }
+template <uint P> constexpr int bias_of() { return P == planes::Q4 ? 8 : planes::bias_of<P>(); }
+
+enum { STRIDE = 68, CHUNK = 32 }; // Results on their way out: floats of a token (no two lanes of a store share a bank), tokens at a time.
+
+template <int W, bool I8, int GROUPS, int N> struct Layout {
+    static constexpr int BYTES = is_packed(W) ? 2 * low_of<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
+    static constexpr int HIGH = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : 0; // Of a row.
+    static constexpr int SCALES = W == Q8 || W == Q4 ? 1024 : GROUPS * 64 * HIGH; // 2 scales, or the high plane's bytes, for each row.
+    static constexpr int STAGE = X + CODES + SCALES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
+    static constexpr int FIT = (227 * 1024 - 1024 - 256 - RESULTS) / STAGE, STAGES = FIT > 8 ? 8 : FIT;
+};
+
+// What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the 64 elements that the lane is
+// responsible for among the four lanes of a row.
+template <uint P> struct Held {
+    static constexpr uint CHUNKS = planes::record_chunks<P>(), BYTES = record_of<P>(), FACTORS = planes::factors_of<P>();
+    static constexpr bool PAIR = CHUNKS == 1 && BYTES == 4; // Two words for 64 elements.
+    uint numbers[2], raw[2][PAIR ? 2 : 1];
+
+    // all: the records of each row's matrix; rows: the rows, ~0 for none; chunk: the first of 32 elements; chunks: those of a row, of which the first
+    // `end` are read.
+    __forceinline__ void load(const uchar *const (&all)[2], const uint (&rows)[2], uint chunk, uint chunks, uint end, uint t)
+    {
+        #pragma unroll
+        for (uint h = 0; h < 2; ++h) {
+            numbers[h] = raw[h][0] = 0;
+            if constexpr (PAIR) raw[h][1] = 0;
+            const uint own = chunk + 2 * t;
+            if (rows[h] == ~0u || own >= end) continue;
+            const uchar *const row = all[h] + (size_t)rows[h] * (chunks / CHUNKS * BYTES);
+            if constexpr (PAIR) {
+                const uint2 v = planes::stream8(row + own * 4);
+                raw[h][0] = v.x;
+                raw[h][1] = v.y;
+            } else if constexpr (CHUNKS == 1) raw[h][0] = planes::stream4(row + own * 2);
+            else {
+                const uchar *const record = row + chunk / CHUNKS * BYTES;
+                numbers[h] = BYTES % 4 == 0 ? planes::stream4(record) : planes::stream2(record);
+                if constexpr (FACTORS == planes::SIGNED_32) raw[h][0] = planes::stream2(record + 2 + t * 2);
+                else if constexpr (FACTORS == planes::SIGNED_16) raw[h][0] = planes::stream2(record + 2 + t * 4) | planes::stream2(record + 4 + t * 4) << 16;
+                else raw[h][0] = planes::stream4(record + 4 + t * 4);
+            }
+        }
+    }
+    // The numbers and factors of row h's chunk `b` of the 64 elements that lane `from` holds.
+    __forceinline__ planes::Chunk<P> chunk(uint h, uint b, uint from) const
+    {
+        planes::Chunk<P> c;
+        if constexpr (PAIR) c.numbers = __shfl_sync(~0u, raw[h][b], from);
+        else {
+            const uint v = __shfl_sync(~0u, raw[h][0], from);
+            if constexpr (CHUNKS == 1) c.numbers = v >> 16 * b & 0xffff;
+            else {
+                c.numbers = numbers[h];
+                c.factors = FACTORS == planes::SIGNED_32 ? v >> 8 * b & 0xff : v >> 16 * b & 0xffff;
+            }
+        }
+        return c;
+    }
+};
+
+// Two bytes at bits 0 and 16.
+FN uint apart(uint v) { return __byte_perm(v, 0, 0x4140); }
+
+// Codes at bits 0 and 16, with the scale and minimum of their half of a chunk, as two bf16: rounded once.
+template <uint P> FN uint decode_pair(uint codes, float2 s)
+{
+    const float low = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044)), high = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7244)); // 128 + code
+    // A minimum would be rounded in the sum with 128 scales.
+    if constexpr (planes::has_minimum<P>()) return pack_bf16(fmaf(low - 128.0f, s.x, -s.y), fmaf(high - 128.0f, s.x, -s.y));
+    const float c = -float(128 + bias_of<P>()) * s.x;
+    return pack_bf16(fmaf(low, s.x, c), fmaf(high, s.x, c));
+}
+// Values of the table at bits 0 and `at` + 8 of v, times the scale.
+FN uint table_pair(uint v, uint order, float scale)
+{
+    const float low = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 | (order & 0xf) << 4)), high = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 | (order >> 4) << 4));
+    return pack_bf16((low - 32896.0f) * scale, (high - 32896.0f) * scale); // 2^15 + 128 + value
+}
+
+// As load_fragments, for packed weights: 64 elements of the rows, whose factors the lane `from` holds.
+template <uint P> FN void load_packed(uint (&a)[4][4], uint base, uint high, uint row, uint pair, uint lane, const Held<P> &held, uint from)
+{
+    constexpr uint LOW = planes::low_bits<P>(), HIGH = planes::high_bits<P>();
+    const uint t = lane & 3;
+    #pragma unroll
+    for (uint h = 0; h < 2; ++h) {
+        const uint r = row + h * pair;
+        #pragma unroll
+        for (uint b = 0; b < 2; ++b) {
+            const planes::Chunk<P> chunk = held.chunk(h, b, from);
+            const float2 first = planes::scale_of<P>(chunk, 0), second = planes::scale_of<P>(chunk, 1);
+            if constexpr (P == planes::Q8) {
+                const float c = -32896.0f * first.x;
+                #pragma unroll
+                for (uint i = 0; i < 2; ++i) {
+                    const uint at = base + swizzle<64>(r, 2 * b + i) + 2 * t;
+                    a[2 * b + i][h] = decode_q8(load16(at) ^ 0x8080, first.x, c);
+                    a[2 * b + i][h + 2] = decode_q8(load16(at + 8) ^ 0x8080, first.x, c);
+                }
+                continue;
+            }
+            if constexpr (planes::is_table<P>()) {
+                const uint at = base + swizzle<32>(r, b) + 2 * t;
+                #pragma unroll
+                for (uint i = 0; i < 2; ++i) {
+                    const uint v = planes::table_values(load16(at + i * 8)).x ^ 0x80808080u;
+                    a[2 * b][h + 2 * i] = table_pair(v, 0x20, first.x);
+                    a[2 * b + 1][h + 2 * i] = table_pair(v, 0x31, first.x);
+                    asm volatile("" : "+r"(a[2 * b][h + 2 * i]), "+r"(a[2 * b + 1][h + 2 * i])); // Before the next loads: registers are few.
+                }
+                continue;
+            }
+            uint codes[4]; // Of elements 2t and 2t + 1, and of those 8, 16 and 24 further.
+            if constexpr (LOW == 4) {
+                const uint at = base + swizzle<32>(r, b) + 2 * t;
+                const uint v = apart(load16(at)), u = apart(load16(at + 8));
+                codes[0] = v & 0x000f000fu;
+                codes[1] = u & 0x000f000fu;
+                codes[2] = v >> 4 & 0x000f000fu;
+                codes[3] = u >> 4 & 0x000f000fu;
+            } else {
+                const uint at = base + r * 16 + b * 8 + (t & 1) * 2, by = (t >> 1) * 2;
+                const uint v = apart(load16(at)) >> by, u = apart(load16(at + 4)) >> by;
+                codes[0] = v & 0x00030003u;
+                codes[1] = v >> 4 & 0x00030003u;
+                codes[2] = u & 0x00030003u;
+                codes[3] = u >> 4 & 0x00030003u;
+            }
+            if constexpr (HIGH == 1) {
+                const uint v = apart(load16(high + r * 8 + b * 4 + (t & 1) * 2)) >> (t >> 1);
+                #pragma unroll
+                for (uint i = 0; i < 4; ++i) codes[i] |= (v >> 2 * i & 0x00010001u) << LOW;
+            }
+            if constexpr (HIGH == 2) {
+                const uint at = high + r * 16 + b * 8 + (t & 1) * 2, by = (t >> 1) * 2;
+                const uint v = apart(load16(at)) >> by, u = apart(load16(at + 4)) >> by;
+                codes[0] |= (v & 0x00030003u) << LOW;
+                codes[1] |= (v >> 4 & 0x00030003u) << LOW;
+                codes[2] |= (u & 0x00030003u) << LOW;
+                codes[3] |= (u >> 4 & 0x00030003u) << LOW;
+            }
+            a[2 * b][h] = decode_pair<P>(codes[0], first);
+            a[2 * b][h + 2] = decode_pair<P>(codes[1], first);
+            a[2 * b + 1][h] = decode_pair<P>(codes[2], second);
+            a[2 * b + 1][h + 2] = decode_pair<P>(codes[3], second);
+        }
+    }
+}
+
+// step, slot, most: the tokens of this run, as `tokens` reads them.
+template <int W, bool I8, int GROUPS, int N>
+FN void multiply(const Operands &in, const Matrices &w, const float *add, void *y0, void *y1, void *y2, bool narrow, const uint *step_block, uint slot, uint most, uint splits)
+{
+    using L = Layout<W, I8, GROUPS, N>;
+    constexpr uint P = type_of<W>();
+    // Packed weights of few tokens are on their way before the launch before this one has ended.
+    const bool early = is_packed(W) && most <= N;
+    if (!early) dependency_wait();
+    uint n = early ? most : tokens(step_block, slot, most);
+    constexpr int BYTES = L::BYTES;
+    constexpr bool SCALED = L::SCALES > 0;
+    extern __shared__ uchar shared[];
+    const uint base = (shared_address(shared) + 1023) & ~1023u;
+    const uint results = base + L::STAGES * L::STAGE, full = results + L::RESULTS, empty = full + L::STAGES * 8;
+    const uint thread = threadIdx.x, role = thread >> 7, lane = thread & 31;
+    const bool gated = w.gated();
+    const uint groups = gated ? (w.m0 + 31) / 32 : (w.m0 + 63) / 64 + (w.m1 + 63) / 64 + (w.m2 + 63) / 64;
+    const uint token_tiles = (n + N - 1) / N, tiles = token_tiles * ((groups + GROUPS - 1) / GROUPS);
+    const uint rank = splits > 1 ? cluster_rank() : 0, begin = splits > 1 ? blockIdx.x / splits : blockIdx.x;
+    const uint apart = splits > 1 ? gridDim.x / splits : gridDim.x;
+    // Stages of 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end everything is zero.
+    constexpr uint ROUND = is_packed(W) ? 4 : 2;
+    const uint all = (in.k * (I8 ? 1 : 2) + 127) / 128, steps = (all + ROUND * splits - 1) / (ROUND * splits) * ROUND, start = rank * steps;
+
+    if (thread == 0) {
+        for (uint s = 0; s < L::STAGES; ++s) {
+            barrier_init(full + s * 8, SCALED ? 34 : 2);
+            barrier_init(empty + s * 8, GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+
+    uint stage = 0, phase = 0;
+    auto next = [&] { if (++stage == L::STAGES) { stage = 0; phase ^= 1; } };
+
+    if (role == GROUPS) {
+        if constexpr (GROUPS == 2 || GROUPS == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if constexpr (GROUPS == 4) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(L::HIGH > 0 ? 40 : 32));
+        const uint warp = thread >> 5 & 3;
+        if (warp == 0 && lane == 0) {
+            if (early) dependency_wait();
+            for (uint tile = begin; tile < tiles; tile += apart) {
+                const uint token = tile % token_tiles * N;
+                for (uint step = 0; step < steps; ++step) {
+                    barrier_wait(empty + stage * 8, phase ^ 1);
+                    barrier_expect(full + stage * 8, L::X);
+                    copy_tile(base + stage * L::STAGE, in.x, (start + step) * (I8 ? 128 : 64), token, full + stage * 8);
+                    next();
+                }
+            }
+        } else if (warp == 1 && lane == 0) {
+            for (uint tile = begin; tile < tiles; tile += apart) {
+                uint row[GROUPS];
+                const TensorMap *map[GROUPS];
+                #pragma unroll
+                for (uint g = 0; g < GROUPS; ++g) {
+                    const Group group = locate(w, tile / token_tiles * GROUPS + g);
+                    map[g] = in.weights(group.m ? group.matrix : 0);
+                    row[g] = group.m ? group.row : w.m0;
+                }
+                for (uint step = 0; step < steps; ++step) {
+                    const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (is_plain(W) ? BYTES / 2 : BYTES);
+                    barrier_wait(empty + stage * 8, phase ^ 1);
+                    barrier_expect(full + stage * 8, L::CODES);
+                    #pragma unroll
+                    for (uint g = 0; g < GROUPS; ++g) {
+                        copy_tile(codes + g * 64 * BYTES, map[g], column, row[g], full + stage * 8);
+                        if (gated) copy_tile(codes + (g * 64 + 32) * BYTES, in.w1, column, row[g], full + stage * 8);
+                    }
+                    next();
+                }
+            }
+        } else if (warp == 2 && L::HIGH > 0) {
+            for (uint tile = begin; tile < tiles; tile += apart) {
+                // This lane's rows are `lane` and `lane + 32` of each group.
+                const uchar *from[GROUPS * 2];
+                uint valid = 0; // A bit for each row that there is.
+                #pragma unroll
+                for (uint i = 0; i < GROUPS * 2; ++i) {
+                    const Group group = locate(w, tile / token_tiles * GROUPS + i / 2);
+                    const uint row = group.row + (gated ? lane : i % 2 * 32 + lane);
+                    const bool inside = row < group.m;
+                    from[i] = in.high(gated ? i % 2 : inside ? group.matrix : 0) + (inside ? (size_t)row * (in.k / 64) * L::HIGH : 0);
+                    valid |= (uint)inside << i;
+                }
+                for (uint step = start; step < start + steps; ++step) {
+                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * L::HIGH;
+                    barrier_wait(empty + stage * 8, phase ^ 1);
+                    #pragma unroll
+                    for (uint i = 0; i < GROUPS * 2; ++i) {
+                        const bool there = step < all && (valid >> i & 1); // Elsewhere nothing is read, and zeros are written.
+                        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to + i * 32 * L::HIGH), "l"(from[i] + (there ? step * L::HIGH : 0)),
+                                     "n"(L::HIGH > 0 ? L::HIGH : 8), "r"(there ? L::HIGH : 0) : "memory");
+                    }
+                    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full + stage * 8) : "memory");
+                    next();
+                }
+            }
+        } else if (warp == 2 && SCALED && !is_packed(W)) {
+            for (uint tile = begin; tile < tiles; tile += apart) {
+                // This lane's rows are `lane` and `lane + 32` of each group.
+                const half *from[GROUPS * 2];
+                uint valid = 0; // A bit for each row that there is.
+                #pragma unroll
+                for (uint i = 0; i < GROUPS * 2; ++i) {
+                    const Group group = locate(w, tile / token_tiles * GROUPS + i / 2);
+                    const uint row = group.row + (gated ? lane : i % 2 * 32 + lane);
+                    const bool inside = row < group.m;
+                    from[i] = in.scales(gated ? i % 2 : inside ? group.matrix : 0) + (inside ? (size_t)row * (in.k / 32) : 0) + start * 2;
+                    valid |= (uint)inside << i;
+                }
+                for (uint step = 0; step < steps; ++step) {
+                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * 4;
+                    const bool inside = start + step < all; // Elsewhere nothing is read, and zeros are written.
+                    barrier_wait(empty + stage * 8, phase ^ 1);
+                    #pragma unroll
+                    for (uint i = 0; i < GROUPS * 2; ++i)
+                        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + i * 128), "l"(from[i] + step * 2),
+                                     "r"(inside && (valid >> i & 1) ? 4 : 0) : "memory");
+                    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full + stage * 8) : "memory");
+                    next();
+                }
+            }
+        }
+        __syncwarp();
+        if (splits > 1 && begin < tiles) cluster_sync();
+        if (splits > 1) cluster_sync();
+        return;
+    }
+
+    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (GROUPS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+    if constexpr (GROUPS == 4) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(L::HIGH > 0 ? 104 : 112));
+    const uint warp = thread >> 5 & 3, t = lane & 3;
+    const uint pair = gated ? 32 : 8, row = warp * (gated ? 8 : 16) + (lane >> 2);
+    const uint own = results + role * (CHUNK * STRIDE * 4);
+    auto release = [&](uint s) { if ((thread & 127) == 0) barrier_arrive(empty + s * 8); };
+
+    for (uint tile = begin; tile < tiles; tile += apart) {
+        const uint token = tile % token_tiles * N;
+        const Group group = locate(w, tile / token_tiles * GROUPS + role);
+        void *const out = group.matrix == 0 ? y0 : group.matrix == 1 ? y1 : y2;
+        float sum[N / 2];
+        uint a[2][4][4], before = 0;
+        // With an addition: this thread's pieces of what is added to a chunk's results, fetched a chunk ahead.
+        constexpr uint PIECES = CHUNK * 16 / 128;
+        float4 added[PIECES];
+        auto place = [&](uint chunk, uint piece) {
+            const uint i = piece * 128 + (thread & 127), to = token + chunk * CHUNK + (i >> 4), r = group.row + (i & 15) * 4;
+            return to < n && r < group.m ? (size_t)to * group.m + r : ~(size_t)0;
+        };
+        auto fetch = [&](uint chunk) {
+            if (w.mode != ADD || splits > 1) return;
+            #pragma unroll
+            for (uint piece = 0; piece < PIECES; ++piece) {
+                const size_t at = place(chunk, piece);
+                if (at != ~(size_t)0) added[piece] = *(const float4 *)(add + at);
+            }
+        };
+
+        if constexpr (I8) {
+            int dot[N / 2];
+            for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
+            for (uint step = 0; step < steps; step += 2) {
+                // Sums start from 1.5 · 2^23 as f32, so that their bits are that f32 plus the sum.
+                for (uint i = 0; i < N / 2; ++i) dot[i] = 0x4b400000;
+                const uint block = (start + step) / 2;
+                float d[2];
+                for (uint h = 0; h < 2; ++h) {
+                    const uint r = group.row + row + (gated ? 0 : h * 8);
+                    const bool inside = r < group.m && start + step < all;
+                    d[h] = inside ? __half2float(in.scales(gated ? h : group.matrix)[(size_t)r * (in.k / 256) + block]) : 0.0f;
+                }
+                #pragma unroll
+                for (uint i = 0; i < 2; ++i) {
+                    barrier_wait(full + stage * 8, phase);
+                    const uint x = base + stage * L::STAGE;
+                    load_fragments<W, I8>(a[i], x + L::X + role * 64 * BYTES, row, pair, lane, 0);
+                    const ulong b = describe(x);
+                    wgmma_fence();
+                    #pragma unroll
+                    for (uint s = 0; s < 4; ++s) wgmma(dot, a[i][s], b + 2 * s);
+                    wgmma_commit();
+                    if (i == 0) before = stage;
+                    else {
+                        wgmma_wait<0>();
+                        release(before);
+                        release(stage);
+                    }
+                    next();
+                }
+                if (in.group == in.k)
+                    for (uint i = 0; i < N / 2; ++i) sum[i] = fmaf(__int_as_float(dot[i]) - 12582912.0f, d[i >> 1 & 1], sum[i]);
+                else
+                    for (uint i = 0; i < N / 2; ++i) {
+                        const uint to = token + (i >> 2) * 8 + t * 2 + (i & 1);
+                        const float sx = to < n && start + step < all ? in.x_scales[(size_t)to * (in.k / 256) + block] : 0.0f;
+                        sum[i] = fmaf((__int_as_float(dot[i]) - 12582912.0f) * d[i >> 1 & 1], sx, sum[i]);
+                    }
+            }
+            if (in.group == in.k)
+                for (uint i = 0; i < N / 2; ++i) {
+                    const uint to = token + (i >> 2) * 8 + t * 2 + (i & 1);
+                    sum[i] *= to < n ? in.x_scales[to] : 0.0f;
+                }
+            fetch(0);
+        } else if constexpr (is_packed(W)) {
+            // Of four warpgroups others decode while this one waits for its products, and its fragments need half the registers.
+            constexpr uint BUFFERS = GROUPS == 4 ? 1 : 2;
+            const auto load = [&](Held<P> &to, uint step, bool wanted) {
+                const uchar *const records[2] = {in.records(gated ? 0 : group.matrix), in.records(gated ? 1 : group.matrix)};
+                const uint first = group.row + row, second = first + (gated ? 0 : 8);
+                const uint rows[2] = {first < group.m ? first : ~0u, second < group.m ? second : ~0u};
+                to.load(records, rows, (start + step) * 2, in.k / 32, wanted ? in.k / 32 : 0, t);
+            };
+            Held<P> held, ahead;
+            load(held, 0, true);
+            if (early) {
+                dependency_wait();
+                n = tokens(step_block, slot, most);
+            }
+            for (uint step = 0; step < steps; step += 4) {
+                load(ahead, step + 4, step + 4 < steps);
+                #pragma unroll BUFFERS * BUFFERS
+                for (uint i = 0; i < 4; ++i) {
+                    barrier_wait(full + stage * 8, phase);
+                    const uint x = base + stage * L::STAGE;
+                    load_packed<P>(a[i % BUFFERS], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::HIGH, row, pair, lane, held, (lane & ~3u) | i);
+                    const ulong b = describe(x);
+                    wgmma_fence();
+                    #pragma unroll
+                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i % BUFFERS][s], b + 2 * s, step + i + s > 0);
+                    wgmma_commit();
+                    wgmma_wait<BUFFERS - 1>();
+                    if (BUFFERS == 1) release(stage);
+                    else if (step + i > 0) release(before);
+                    before = stage;
+                    next();
+                }
+                held = ahead;
+            }
+            fetch(0);
+            wgmma_wait<0>();
+            if (BUFFERS == 2) release(before);
+        } else {
+            for (uint step = 0; step < steps; step += 2)
+                #pragma unroll
+                for (uint i = 0; i < 2; ++i) {
+                    barrier_wait(full + stage * 8, phase);
+                    const uint x = base + stage * L::STAGE;
+                    load_fragments<W, I8>(a[i], x + L::X + role * 64 * BYTES, row, pair, lane, x + L::X + L::CODES + role * 256);
+                    const ulong b = describe(x);
+                    wgmma_fence();
+                    #pragma unroll
+                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i][s], b + 2 * s, step + i + s > 0);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    if (step + i > 0) release(before);
+                    before = stage;
+                    next();
+                }
+            fetch(0);
+            wgmma_wait<0>();
+            release(before);
+        }
+        if (tile + apart >= tiles) dependency_launch();
+
+        if (splits > 1) {
+            // All sums to shared memory where the stages were; then each workgroup of the cluster adds up its share of the tokens.
+            asm volatile("bar.sync 15, %0;" ::"n"(GROUPS * 128) : "memory");
+            const uint sums = base + role * N * STRIDE * 4;
+            #pragma unroll
+            for (uint i = 0; i < N / 2; i += 4)
+                #pragma unroll
+                for (uint e = 0; e < 2; ++e) {
+                    const uint to = sums + ((i * 2 + t * 2 + e) * STRIDE + row) * 4;
+                    store_shared(to, sum[i + e]);
+                    store_shared(to + pair * 4, sum[i + e + 2]);
+                }
+            cluster_sync();
+            const uint share = N / splits, first = rank * share;
+            write_group(w, group, token + first, share, n, add, out, narrow, thread & 127, [&](uint t, uint r) {
+                auto total = [&](uint r) {
+                    float4 v = make_float4(0, 0, 0, 0);
+                    for (uint from = 0; from < splits; ++from) {
+                        const float4 p = load_cluster(sums + ((first + t) * STRIDE + r) * 4, from);
+                        v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
+                    }
+                    return v;
+                };
+                const float4 v = total(r);
+                if (!gated) return v;
+                const float4 u = total(r + 32);
+                if (w.mode == SWIGLU) return make_float4(swiglu(v.x, u.x), swiglu(v.y, u.y), swiglu(v.z, u.z), swiglu(v.w, u.w));
+                return make_float4(relu2(v.x, u.x), relu2(v.y, u.y), relu2(v.z, u.z), relu2(v.w, u.w));
+            });
+            break;
+        }
+        #pragma unroll
+        for (uint chunk = 0; chunk < N / CHUNK; ++chunk) {
+            group_sync(1 + role);
+            // Each element of the chunk with the one 8 rows (when gated: the same row of up) further.
+            auto each = [&](auto store) {
+                #pragma unroll
+                for (uint i = 0; i < CHUNK / 2; i += 4)
+                    #pragma unroll
+                    for (uint e = 0; e < 2; ++e) {
+                        const uint from = chunk * (CHUNK / 2) + i + e;
+                        store(own + ((i * 2 + t * 2 + e) * STRIDE + row) * 4, sum[from], sum[from + 2]);
+                    }
+            };
+            if (w.mode == SWIGLU) each([](uint to, float g, float u) { store_shared(to, swiglu(g, u)); });
+            else if (w.mode == RELU2) each([](uint to, float g, float u) { store_shared(to, relu2(g, u)); });
+            else each([](uint to, float v, float u) { store_shared(to, v); store_shared(to + 32, u); });
+            group_sync(1 + role);
+            if (w.mode == ADD) {
+                float4 v[PIECES];
+                #pragma unroll
+                for (uint piece = 0; piece < PIECES; ++piece) {
+                    const uint i = piece * 128 + (thread & 127);
+                    v[piece] = load_shared(own + ((i >> 4) * STRIDE + (i & 15) * 4) * 4);
+                    v[piece] = make_float4(v[piece].x + added[piece].x, v[piece].y + added[piece].y, v[piece].z + added[piece].z, v[piece].w + added[piece].w);
+                }
+                if (chunk + 1 < N / CHUNK) fetch(chunk + 1);
+                #pragma unroll
+                for (uint piece = 0; piece < PIECES; ++piece) {
+                    const size_t at = place(chunk, piece);
+                    if (at != ~(size_t)0) *(float4 *)((float *)out + at) = v[piece];
+                }
+                continue;
+            }
+            write_group(w, group, token + chunk * CHUNK, CHUNK, n, add, out, narrow, thread & 127,
+                        [&](uint t, uint r) { return load_shared(own + (t * STRIDE + r) * 4); });
+        }
+    }
+    if (splits > 1) cluster_sync();
+}
+
