@@ -24,20 +24,15 @@ struct Operands {
     const uchar *high(uint matrix) const { return matrix == 0 ? h0 : matrix == 1 ? h1 : h2; }
 };
 
-// Weights of a type T in planes whose factors lanes hold are PACKED + T.
+// Weights of a packed type T are PACKED + T.
 enum { PACKED = 16 };
 constexpr bool is_packed(int weights) { return weights >= PACKED; }
 template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0; }
-// As in planes of packed types; of Q8_0 and Q4_0 a chunk has a scale.
-template <uint P> constexpr bool is_codes() { return P == planes::Q8 || P == planes::Q4; }
-template <uint P> constexpr uint low_of() { return P == planes::Q8 ? 32 : planes::low_bytes<P>(); }
-template <uint P> constexpr uint record_of() { return is_codes<P>() ? 2 : planes::record_bytes<P>(); }
-template <uint P> constexpr int bias_of() { return P == planes::Q4 ? 8 : planes::bias_of<P>(); }
 
 enum { STRIDE = 68, CHUNK = 32 }; // Results on their way out: floats of a token (no two lanes of a store share a bank), tokens at a time.
 
 template <int W, bool I8, int GROUPS, int N> struct Layout {
-    static constexpr int BYTES = is_packed(W) ? 2 * low_of<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
+    static constexpr int BYTES = is_packed(W) ? 2 * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
     static constexpr int HIGH = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : 0; // Of a row.
     static constexpr int SCALES = W == Q8 || W == Q4 ? 1024 : GROUPS * 64 * HIGH; // 2 scales, or the high plane's bytes, for each row.
     static constexpr int STAGE = X + CODES + SCALES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
@@ -47,7 +42,7 @@ template <int W, bool I8, int GROUPS, int N> struct Layout {
 // What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the 64 elements that the lane is
 // responsible for among the four lanes of a row.
 template <uint P> struct Held {
-    static constexpr uint CHUNKS = planes::record_chunks<P>(), BYTES = record_of<P>(), FACTORS = planes::factors_of<P>();
+    static constexpr uint CHUNKS = planes::record_chunks<P>(), BYTES = planes::record_bytes<P>(), FACTORS = planes::factors_of<P>();
     static constexpr bool PAIR = CHUNKS == 1 && BYTES == 4; // Two words for 64 elements.
     uint numbers[2], raw[2][PAIR ? 2 : 1];
 
@@ -102,13 +97,13 @@ template <uint P> FN uint decode_pair(uint codes, float2 s)
     const float low = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044)), high = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7244)); // 128 + code
     // A minimum would be rounded in the sum with 128 scales.
     if constexpr (planes::has_minimum<P>()) return pack_bf16(fmaf(low - 128.0f, s.x, -s.y), fmaf(high - 128.0f, s.x, -s.y));
-    const float c = -float(128 + bias_of<P>()) * s.x;
+    const float c = -float(128 + planes::bias_of<P>()) * s.x;
     return pack_bf16(fmaf(low, s.x, c), fmaf(high, s.x, c));
 }
-// Values of the table at bits 0 and `at` + 8 of v, times the scale.
-FN uint table_pair(uint v, uint order, float scale)
+// Values of the table, plus 128, in bytes `first` and `first` + 1 of v, times the scale.
+FN uint table_pair(uint v, uint first, float scale)
 {
-    const float low = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 | (order & 0xf) << 4)), high = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 | (order >> 4) << 4));
+    const float low = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 + (first << 4))), high = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7614 + (first << 4)));
     return pack_bf16((low - 32896.0f) * scale, (high - 32896.0f) * scale); // 2^15 + 128 + value
 }
 
@@ -124,24 +119,14 @@ template <uint P> FN void load_packed(uint (&a)[4][4], uint base, uint high, uin
         for (uint b = 0; b < 2; ++b) {
             const planes::Chunk<P> chunk = held.chunk(h, b, from);
             const float2 first = planes::scale_of<P>(chunk, 0), second = planes::scale_of<P>(chunk, 1);
-            if constexpr (P == planes::Q8) {
-                const float c = -32896.0f * first.x;
-                #pragma unroll
-                for (uint i = 0; i < 2; ++i) {
-                    const uint at = base + swizzle<64>(r, 2 * b + i) + 2 * t;
-                    a[2 * b + i][h] = decode_q8(load16(at) ^ 0x8080, first.x, c);
-                    a[2 * b + i][h + 2] = decode_q8(load16(at + 8) ^ 0x8080, first.x, c);
-                }
-                continue;
-            }
             if constexpr (planes::is_table<P>()) {
-                const uint at = base + swizzle<32>(r, b) + 2 * t;
+                // Codes lie one after the other.
+                const uint at = base + swizzle<32>(r, b) + (t & 2), by = (t & 1) * 8;
                 #pragma unroll
                 for (uint i = 0; i < 2; ++i) {
-                    const uint v = planes::table_values(load16(at + i * 8)).x ^ 0x80808080u;
-                    a[2 * b][h + 2 * i] = table_pair(v, 0x20, first.x);
-                    a[2 * b + 1][h + 2 * i] = table_pair(v, 0x31, first.x);
-                    asm volatile("" : "+r"(a[2 * b][h + 2 * i]), "+r"(a[2 * b + 1][h + 2 * i])); // Before the next loads: registers are few.
+                    const uint v = planes::table_values((load16(at + i * 8) >> by & 0xff) | (load16(at + i * 8 + 4) >> by & 0xff) << 8).x ^ 0x80808080u;
+                    a[2 * b + i][h] = table_pair(v, 0, first.x);
+                    a[2 * b + i][h + 2] = table_pair(v, 2, first.x);
                 }
                 continue;
             }
@@ -220,8 +205,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     auto next = [&] { if (++stage == L::STAGES) { stage = 0; phase ^= 1; } };
 
     if (role == GROUPS) {
-        if constexpr (GROUPS == 2 || GROUPS == 3) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if constexpr (GROUPS == 4) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(L::HIGH > 0 ? 40 : 32));
+        if constexpr (GROUPS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const uint warp = thread >> 5 & 3;
         if (warp == 0 && lane == 0) {
             if (early) dependency_wait();
@@ -316,7 +300,6 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     if constexpr (GROUPS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
-    if constexpr (GROUPS == 4) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(L::HIGH > 0 ? 104 : 112));
     const uint warp = thread >> 5 & 3, t = lane & 3;
     const uint pair = gated ? 32 : 8, row = warp * (gated ? 8 : 16) + (lane >> 2);
     const uint own = results + role * (CHUNK * STRIDE * 4);
@@ -391,8 +374,6 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 }
             fetch(0);
         } else if constexpr (is_packed(W)) {
-            // Of four warpgroups others decode while this one waits for its products, and its fragments need half the registers.
-            constexpr uint BUFFERS = GROUPS == 4 ? 1 : 2;
             const auto load = [&](Held<P> &to, uint step, bool wanted) {
                 const uchar *const records[2] = {in.records(gated ? 0 : group.matrix), in.records(gated ? 1 : group.matrix)};
                 const uint first = group.row + row, second = first + (gated ? 0 : 8);
@@ -407,19 +388,18 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             }
             for (uint step = 0; step < steps; step += 4) {
                 load(ahead, step + 4, step + 4 < steps);
-                #pragma unroll BUFFERS * BUFFERS
+                #pragma unroll
                 for (uint i = 0; i < 4; ++i) {
                     barrier_wait(full + stage * 8, phase);
                     const uint x = base + stage * L::STAGE;
-                    load_packed<P>(a[i % BUFFERS], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::HIGH, row, pair, lane, held, (lane & ~3u) | i);
+                    load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::HIGH, row, pair, lane, held, (lane & ~3u) | i);
                     const ulong b = describe(x);
                     wgmma_fence();
                     #pragma unroll
-                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i % BUFFERS][s], b + 2 * s, step + i + s > 0);
+                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i % 2][s], b + 2 * s, step + i + s > 0);
                     wgmma_commit();
-                    wgmma_wait<BUFFERS - 1>();
-                    if (BUFFERS == 1) release(stage);
-                    else if (step + i > 0) release(before);
+                    wgmma_wait<1>();
+                    if (step + i > 0) release(before);
                     before = stage;
                     next();
                 }
@@ -427,7 +407,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             }
             fetch(0);
             wgmma_wait<0>();
-            if (BUFFERS == 2) release(before);
+            release(before);
         } else {
             for (uint step = 0; step < steps; step += 2)
                 #pragma unroll
@@ -464,8 +444,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     store_shared(to + pair * 4, sum[i + e + 2]);
                 }
             cluster_sync();
-            const uint share = N / splits, first = rank * share;
-            write_group(w, group, token + first, share, n, add, out, narrow, thread & 127, [&](uint t, uint r) {
+            const uint share = (N + splits - 1) / splits, first = min(rank * share, (uint)N);
+            write_group(w, group, token + first, min(share, N - first), n, add, out, narrow, thread & 127, [&](uint t, uint r) {
                 auto total = [&](uint r) {
                     float4 v = make_float4(0, 0, 0, 0);
                     for (uint from = 0; from < splits; ++from) {

@@ -135,8 +135,8 @@ fn products() {
         (DType::BF16, DType::F16, 512, 6144, 4096, Some(("wgmma_f16_3_128", 1)), Some("mma_f16_128")),
         (DType::BF16, DType::F16, 16, 2048, 2048, Some(("wgmma_f16_2_32", 4)), Some("mma_f16_32")),
         // A few tokens each of several sequences.
-        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wide_q4_32", 4)), Some("mma_q4_32")),
-        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wide_q4_32", 1)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
         (i8(2560), DType::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
         // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
         (i8(512), DType::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
@@ -352,10 +352,10 @@ fn few_tokens_with_packed_matrices() {
     let cases = [
         (BlockType::Q4_K, 8, 4096, 4096, ("few_q4_k_8", 128, 2), ("few_q4_k_8", 64)),
         (BlockType::Q6_K, 8, 4096, 14336, ("few_q6_k_8", 256, 4), ("few_q6_k_8", 64)),
-        (BlockType::Q6_K, 9, 4096, 14336, ("wide_q6_k_32", 64, 4), ("few_q6_k_32", 64)),
-        (BlockType::IQ4_XS, 32, 28672, 4096, ("wide_iq4_xs_32", 112, 1), ("few_iq4_xs_32", 448)),
-        (BlockType::Q4_K, 33, 4096, 4096, ("wide_q4_k_64", 64, 4), ("unpack_q4_k", 8192)),
-        (BlockType::Q5_0, 512, 4096, 14336, ("wide_q5_0_256", 128, 2), ("unpack_q5_0", 28672)),
+        (BlockType::Q6_K, 9, 4096, 14336, ("wide_q6_k_3_32", 110, 5), ("few_q6_k_32", 64)),
+        (BlockType::IQ4_XS, 32, 28672, 4096, ("wide_iq4_xs_2_32", 132, 1), ("few_iq4_xs_32", 448)),
+        (BlockType::Q4_K, 33, 4096, 4096, ("wide_q4_k_3_64", 88, 4), ("unpack_q4_k", 8192)),
+        (BlockType::Q5_0, 512, 4096, 14336, ("wide_q5_0_2_256", 128, 2), ("unpack_q5_0", 28672)),
         (BlockType::Q5_0, 2, 72, 96, ("few_q5_0_8", 2, 1), ("few_q5_0_8", 2)),
         // Rows that are no whole stages.
         (BlockType::Q5_0, 32, 72, 96, ("few_q5_0_32", 2, 1), ("few_q5_0_32", 2)),
@@ -409,9 +409,9 @@ fn few_tokens_with_packed_matrices() {
             (l.entry.clone(), places, [a.w0.tile[0], a.w0.swizzle, a.m0, a.m1])
         })
         .collect();
-    let q4_k = ("wide_q4_k_32".into(), at([1, 4, 99, 2, 5, 11, 12]), [32, 32, 128, 64]);
+    let q4_k = ("wide_q4_k_2_32".into(), at([1, 4, 99, 2, 5, 11, 12]), [32, 32, 128, 64]);
     // The first matrix stands in for a second one.
-    assert_eq!(wide, [q4_k, ("wide_q6_k_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
+    assert_eq!(wide, [q4_k, ("wide_q6_k_2_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
 }
 
 /// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.

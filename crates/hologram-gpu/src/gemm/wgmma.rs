@@ -1,7 +1,7 @@
 //! Products on the tensor cores of compute capability 9.0: `kernels/cuda/gemm_wgmma.cu`, and for packed weights, which
 //! are widened in registers, `gemm_wide.cu`.
 
-use hologram_device::{BlockType, DType};
+use hologram_device::DType;
 
 use super::Product;
 use crate::kernels::cuda::gemm_wgmma::Multiply;
@@ -40,14 +40,6 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
-    if tile.groups == 4 {
-        let weights = if name == "q8" { BlockType::Q8_0 } else { BlockType::Q4_0 };
-        let planes: Vec<Planes> = (0..product.rows.len())
-            .map(|i| product.matrix(i))
-            .map(|[low, records]| Planes { low, high: Memory::Null, records })
-            .collect();
-        return wide(product, weights, name, tile, &planes, target);
-    }
     let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
     let (x_element, w_element) = if product.plain() { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
@@ -95,21 +87,9 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
     if !served || !same || product.x != DType::BF16 || !product.k.is_multiple_of(ELEMENTS) {
         return None;
     }
+    let k = product.k;
     let planes = product.packed.iter().flatten().map(|(of, at)| Planes::at(*of, *at)).collect::<Vec<_>>();
     let tile = choose(product, target.multiprocessors as usize);
-    wide(product, weights, &packed_name(weights), tile, &planes, target)
-}
-
-/// A product whose lanes hold the factors of their rows.
-fn wide(
-    product: &Product,
-    weights: BlockType,
-    name: &str,
-    tile: Tile,
-    planes: &[Planes],
-    target: Target,
-) -> Option<NativeKernel> {
-    let k = product.k;
     let of = |i: usize| planes.get(i).copied().unwrap_or(Planes::NONE);
     let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * ELEMENTS / weights.row().len);
     let stage = tile.tokens * 128 + tile.groups * 64 * (low + high);
@@ -145,7 +125,8 @@ fn wide(
         narrow: u32::from(product.narrow),
         splits: number(tile.splits)?,
     };
-    placed(product, tile, stage, args, format!("wide_{name}_{}", tile.tokens), target)
+    let entry = format!("wide_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
+    placed(product, tile, stage, args, entry, target)
 }
 
 /// A matrix of rows of `row` bytes for the copy engine, in tiles of bytes of a row and rows.
@@ -187,12 +168,12 @@ fn tiles(product: &Product, tile: Tile) -> usize {
 /// The fastest tile by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
     const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
-    const WIDE: [(usize, usize); 3] = [(2, 256), (4, 64), (4, 32)];
+    const WIDE: [(usize, usize); 4] = [(2, 256), (3, 64), (3, 32), (2, 32)];
     let decoded = matches!(product.w, DType::Q8Planes | DType::Q4Planes) && product.tokens.max() <= 32;
     let packed = product.packed_type().is_some();
     let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
         _ if packed => WIDE.contains(&(*groups, *tokens)),
-        (4, _) => matches!(product.w, DType::Q8Planes | DType::Q4Planes),
+        (3, 64 | 32) => false,
         (2, 128 | 32) => true,
         (1, _) => decoded,
         _ => product.w != DType::T2Planes,
@@ -201,7 +182,8 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
         .into_iter()
         .chain(WIDE)
         .filter(served)
-        .flat_map(|(groups, tokens)| [1, 2, 4, 8].map(|splits| Tile { groups, tokens, splits }));
+        .flat_map(|(groups, tokens)| [1, 2, 3, 4, 5, 6, 8].map(|splits| Tile { groups, tokens, splits }))
+        .filter(|tile| packed || tile.splits.is_power_of_two());
     // Small tiles only where every multiprocessor gets at most one, which clusters of more than two do not ensure.
     let alone = |tile: &Tile| tile.splits <= 2 && tiles(product, *tile) * tile.splits <= multiprocessors;
     let all = all.filter(|tile| tile.groups > 1 || alone(tile));
@@ -215,11 +197,10 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let weights = if product.plain() { DType::BF16 } else { product.w };
     let packed = product.packed_type().is_some();
     let (stage, ends) = match (weights, tile.groups, tile.tokens) {
-        _ if packed && tile.groups == 2 => (760, 4000),
-        (DType::Q8Planes, 4, 64) => (640, 1500),
-        (DType::Q8Planes, 4, _) => (600, 1200),
-        (_, 4, 64) => (460, 1500),
-        (_, 4, _) => (400, 1200),
+        _ if packed && tile.tokens == 256 => (850, 4000),
+        _ if packed && tile.tokens == 64 => (520, 1500),
+        _ if packed && tile.groups == 3 => (470, 1200),
+        _ if packed => (380, 1000),
         (DType::Q8Planes, 1, _) => (305, 800),
         (_, 1, _) => (270, 800),
         (DType::BF16, _, 256) => (700, 4000),
@@ -236,12 +217,17 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
         _ => (350, 800),
     };
     let stage_elements = if product.w == DType::T2Planes { 128 } else { 64 };
-    let stages = product.k.div_ceil(stage_elements).div_ceil(tile.splits);
+    // Factors of packed weights are taken four stages at a time.
+    let unit = if packed { 4 } else { 1 };
+    let stages = product.k.div_ceil(stage_elements * unit).div_ceil(tile.splits) * unit;
     // Clusters of more than two fit fewer times; each has a start-up and a final addition.
     let (places, sharing) = match tile.splits {
         1 => (multiprocessors, 0),
         2 => (multiprocessors / 2 * 2, 2500),
+        3 => (multiprocessors * 15 / 16, 3300),
         4 => (multiprocessors * 7 / 8, 4000),
+        5 => (multiprocessors * 5 / 6, 4600),
+        6 => (multiprocessors * 15 / 16, 5200),
         _ => (multiprocessors * 3 / 4, 7000),
     };
     let waves = (tiles(product, tile) * tile.splits).div_ceil(places.max(1));
