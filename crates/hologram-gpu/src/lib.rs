@@ -7,6 +7,7 @@
 
 mod arguments;
 mod attention;
+mod batch_matmul;
 mod dry;
 mod elementwise;
 mod experts;
@@ -270,6 +271,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::ExpertMatmul { .. } => &[experts::find],
         Operation::ExpertSum => &[experts::find_sum],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
+        Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
@@ -285,7 +287,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortBlocks { .. }
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
-        | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::ConvState
         | Operation::CausalConv

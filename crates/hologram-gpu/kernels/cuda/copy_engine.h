@@ -21,3 +21,8 @@ FN void copy_tile(uint to, const TensorMap *map, uint x, uint y, uint barrier)
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
+FN void copy_tile(uint to, const TensorMap *map, uint x, uint y, uint z, uint barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+}

@@ -1,0 +1,328 @@
+// Products of tensors (batch.h) without matrix instructions: f32, i32 and i64; and f64 with those of its type. Any sizes and sides.
+#include "batch.h"
+
+// How sides lie, in bits: a along k, b along k.
+enum Sides : uint { A_ALONG = 1, B_ALONG = 2 };
+
+// One operand of a workgroup.
+template <class T> struct Side {
+    const T *x; // Its matrix.
+    uint pitch, lines, line, k;
+    bool along;
+
+    __forceinline__ size_t at(uint l, uint d) const { return along ? (size_t)l * pitch + d : (size_t)d * pitch + l; }
+};
+
+// What a workgroup of tiles of `rows` × `columns` computes; nothing if `there` is false.
+template <class T> struct Job {
+    Side<T> left, right;
+    uint row, column, first, end; // Of the result; elements of k.
+    size_t start;                 // Of the matrix in the result.
+    bool there;
+};
+template <class T>
+FN Job<T> job(const void *a, uint a_pitch, uint a_size, const void *b, uint b_pitch, uint b_size, uint sides, const Sizes &size, uint rows, uint columns, uint deep)
+{
+    Job<T> j = {};
+    const uint down = (size.n + rows - 1) / rows, across = (size.m + columns - 1) / columns, split = blockIdx.y;
+    if (down * across == 0 || blockIdx.x / (down * across) >= size.batches) return j;
+    const uint batch = blockIdx.x / (down * across);
+    const Tile tile = tile_of(blockIdx.x % (down * across), down, across);
+    j.there = true;
+    j.row = tile.row * rows;
+    j.column = tile.column * columns;
+    const uint share = ((size.k + deep - 1) / deep + size.splits - 1) / size.splits * deep;
+    j.first = min(split * share, size.k);
+    j.end = j.first + min(share, size.k - j.first);
+    j.left = {(const T *)a + (size_t)size.matrix(size.a, batch) * a_size, a_pitch, size.n, j.row, j.end, (sides & A_ALONG) != 0};
+    j.right = {(const T *)b + (size_t)size.matrix(size.b, batch) * b_size, b_pitch, size.m, j.column, j.end, (sides & B_ALONG) != 0};
+    j.start = ((size_t)split * size.batches + batch) * size.n * size.m;
+    return j;
+}
+
+#define ARGUMENTS_OF_PLAIN(i) IN(i, void, a), IN(i + 1, void, b), IN(i + 2, void, bias), IN(i + 3, void, residual), OUT(i + 4, void, y), BATCH_SIZES(i + 5), \
+    VAL(i + 25, uint, a_pitch), VAL(i + 26, uint, a_size), VAL(i + 27, uint, b_pitch), VAL(i + 28, uint, b_size), VAL(i + 29, uint, sides)
+
+// What is done with a thread's `count` sums after it has stored them, so that there is one text of it. `place`: row and column of a sum.
+template <class T, class Place>
+FN void finish_stored(T *y, uint finish, const T *bias, const T *residual, const Sizes &size, size_t start, uint count, Place place)
+{
+    if (!finish) return;
+    #pragma unroll 1
+    for (uint i = 0; i < count; ++i) {
+        const uint2 at = place(i);
+        if (at.x >= size.n || at.y >= size.m) continue;
+        T &v = y[start + (size_t)at.x * size.m + at.y];
+        v = finished(v, finish, bias, residual, at.y, start + (size_t)at.x * size.m + at.y);
+    }
+}
+
+enum { F32_DEEP = 8, F32_PITCH = 132 };
+// This thread's way along an operand, 4 elements of each stage: of a side along k elements 4 · (thread % 2) on of line thread / 2; else lines
+// 4 · (thread % 32) on of k row thread / 32. Elements that are not there are zero. WHOLE: there are all four or none, at an address for 16 bytes.
+template <bool WHOLE> struct Walk {
+    const float *p;
+    size_t step;
+    int left;  // Elements of k from here on; none for a line that is not there.
+    uint most; // Of the four.
+    bool along;
+
+    __forceinline__ Walk(const Side<float> &side, uint first, uint thread)
+    {
+        const uint l = side.line + (side.along ? thread / 2 : thread % 32 * 4), d = first + (side.along ? thread % 2 * 4 : thread / 32);
+        along = side.along;
+        left = l < side.lines ? int(side.k) - int(d) : 0;
+        most = along ? 4 : side.lines - min(l, side.lines);
+        p = side.x + (left > 0 ? side.at(l, d) : 0);
+        step = along ? F32_DEEP : (size_t)F32_DEEP * side.pitch;
+    }
+    __forceinline__ float4 next()
+    {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (left > 0) {
+            if (WHOLE) v = *(const float4 *)p;
+            else {
+                const uint there = along ? (uint)left : most;
+                v = make_float4(p[0], there > 1 ? p[1] : 0.0f, there > 2 ? p[2] : 0.0f, there > 3 ? p[3] : 0.0f);
+            }
+        }
+        p += step;
+        left -= F32_DEEP;
+        return v;
+    }
+};
+// A stage is stored as k rows of 128 lines.
+FN void store(float *to, float4 v, bool along, uint thread)
+{
+    if (along) {
+        float *const at = to + thread % 2 * 4 * F32_PITCH + thread / 2;
+        at[0] = v.x;
+        at[F32_PITCH] = v.y;
+        at[2 * F32_PITCH] = v.z;
+        at[3 * F32_PITCH] = v.w;
+    } else
+        *(float4 *)(to + thread / 32 * F32_PITCH + thread % 32 * 4) = v;
+}
+// f32: a workgroup computes 128 rows × 128 columns in stages of 8 elements of k; a warp 32 × 64; a thread 8 × 8, four rows and four more 16 further, four
+// columns and four more 32 further.
+template <bool WHOLE> FN void multiply_floats(const Job<float> &j, const Sizes &size, const float *bias, const float *residual, float *out, uint finish)
+{
+    __shared__ __align__(16) float shared[2][2][F32_DEEP * F32_PITCH];
+    const uint thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    const uint own_row = warp / 2 * 32 + lane / 8 * 4, own_column = warp % 2 * 64 + lane % 8 * 4;
+    float sum[8][8];
+    #pragma unroll
+    for (uint i = 0; i < 8; ++i)
+        #pragma unroll
+        for (uint c = 0; c < 8; ++c) sum[i][c] = 0;
+    Walk<WHOLE> left(j.left, j.first, thread), right(j.right, j.first, thread);
+    float4 l = left.next(), r = right.next();
+    uint buffer = 0;
+    #pragma unroll 1
+    for (uint depth = j.first; depth < j.end; depth += F32_DEEP, buffer ^= 1) {
+        store(shared[buffer][0], l, left.along, thread);
+        store(shared[buffer][1], r, right.along, thread);
+        __syncthreads();
+        if (depth + F32_DEEP < j.end) {
+            l = left.next();
+            r = right.next();
+        }
+        const float *const ls = shared[buffer][0] + own_row, *const rs = shared[buffer][1] + own_column;
+        #pragma unroll
+        for (uint e = 0; e < F32_DEEP; ++e) {
+            float x[8], w[8];
+            *(float4 *)x = *(const float4 *)(ls + e * F32_PITCH);
+            *(float4 *)(x + 4) = *(const float4 *)(ls + e * F32_PITCH + 16);
+            *(float4 *)w = *(const float4 *)(rs + e * F32_PITCH);
+            *(float4 *)(w + 4) = *(const float4 *)(rs + e * F32_PITCH + 32);
+            #pragma unroll
+            for (uint i = 0; i < 8; ++i)
+                #pragma unroll
+                for (uint c = 0; c < 8; ++c) sum[i][c] = fmaf(x[i], w[c], sum[i][c]);
+        }
+    }
+    dependency_launch();
+    #pragma unroll
+    for (uint i = 0; i < 8; ++i) {
+        const uint row = j.row + own_row + i % 4 + i / 4 * 16;
+        if (row >= size.n) continue;
+        #pragma unroll
+        for (uint h = 0; h < 2; ++h) {
+            const uint column = j.column + own_column + h * 32;
+            const size_t at = j.start + (size_t)row * size.m + column;
+            if (size.m % 4 == 0) {
+                if (column < size.m) *(float4 *)(out + at) = make_float4(sum[i][h * 4], sum[i][h * 4 + 1], sum[i][h * 4 + 2], sum[i][h * 4 + 3]);
+            } else
+                #pragma unroll
+                for (uint c = 0; c < 4; ++c) if (column + c < size.m) out[at + c] = sum[i][h * 4 + c];
+        }
+    }
+    if (finish & SUMS) return;
+    finish_stored(out, finish, bias, residual, size, j.start, 64, [&](uint i) {
+        return make_uint2(j.row + own_row + i / 8 % 4 + i / 32 * 16, j.column + own_column + i % 4 + i / 4 % 2 * 32);
+    });
+}
+
+#define PLAIN(name, FORM, WHOLE)                                                                                                           \
+    FORM(name, 256, ARGUMENTS_OF_PLAIN(0))                                                                                                 \
+    {                                                                                                                                      \
+        dependency_wait();                                                                                                                 \
+        const Sizes size = SIZES();                                                                                                        \
+        const Job<float> j = job<float>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, 128, F32_DEEP);                          \
+        if (j.there) multiply_floats<WHOLE>(j, size, (const float *)bias, (const float *)residual, (float *)y, finish);                    \
+    }
+PLAIN(batch_f32, KERNEL_IN_PAIRS, true)
+PLAIN(batch_f32_any, KERNEL_ALONE, false)
+
+// f64: a workgroup computes 128 rows × 64 columns in stages of 16 elements of k, three at a time; a warp 32 × 32. A side along k is stored as lines of 20
+// elements, another as k rows of its lines and four more: no two lanes of a load share a bank.
+enum { F64_DEEP = 16, F64_STAGES = 3, F64_LINE = F64_DEEP + 4, F64_STAGE = (128 + 64) * F64_LINE };
+template <uint LINES> FN void fetch(uint to, const Side<double> &side, uint depth, uint thread)
+{
+    #pragma unroll 4
+    for (uint i = thread; i < LINES * F64_DEEP; i += 256) {
+        const uint l = side.along ? i / F64_DEEP : i % LINES, d = side.along ? i % F64_DEEP : i / LINES;
+        const bool inside = side.line + l < side.lines && depth + d < side.k;
+        const double *const from = side.x + (inside ? side.at(side.line + l, depth + d) : 0);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to + (side.along ? l * F64_LINE + d : d * (LINES + 4) + l) * 8), "l"(from), "r"(inside ? 8 : 0) : "memory");
+    }
+}
+// d (16 × 8) += a (16 × 16) · b (16 × 8)
+FN void mma(double (&d)[4], const double (&a)[8], const double (&b)[4])
+{
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
+        : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+#else
+    #pragma unroll
+    for (uint i = 0; i < 8; ++i)
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(d[i % 2 * 2]), "+d"(d[i % 2 * 2 + 1]) : "d"(a[i]), "d"(b[i / 2]));
+#endif
+}
+KERNEL_SHARED(batch_f64, 256, 1, ARGUMENTS_OF_PLAIN(0))
+{
+    extern __shared__ __align__(16) double stages[];
+    dependency_wait();
+    const Sizes size = SIZES();
+    const Job<double> j = job<double>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, 64, F64_DEEP);
+    if (!j.there) return;
+    const uint thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+    const uint own_row = warp / 2 * 32, own_column = warp % 2 * 32, base = shared_address(stages), steps = (j.end - j.first + F64_DEEP - 1) / F64_DEEP;
+    auto fill = [&](uint step) {
+        const uint stage = base + step % F64_STAGES * F64_STAGE * 8, depth = j.first + step * F64_DEEP;
+        if (step < steps) {
+            fetch<128>(stage, j.left, depth, thread);
+            fetch<64>(stage + 128 * F64_LINE * 8, j.right, depth, thread);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    double sum[2][4][4];
+    #pragma unroll
+    for (uint i = 0; i < 2; ++i)
+        #pragma unroll
+        for (uint c = 0; c < 4; ++c)
+            #pragma unroll
+            for (uint e = 0; e < 4; ++e) sum[i][c][e] = 0;
+    for (uint s = 0; s < F64_STAGES - 1; ++s) fill(s);
+    // Distances of lines and of elements of k in a stage.
+    const uint l_line = j.left.along ? F64_LINE : 1, l_deep = j.left.along ? 1 : 132, r_line = j.right.along ? F64_LINE : 1, r_deep = j.right.along ? 1 : 68;
+    #pragma unroll 1
+    for (uint step = 0; step < steps; ++step) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(F64_STAGES - 2) : "memory");
+        __syncthreads();
+        fill(step + F64_STAGES - 1);
+        const double *const ls = stages + step % F64_STAGES * F64_STAGE + (own_row + g) * l_line + t * l_deep;
+        const double *const rs = stages + step % F64_STAGES * F64_STAGE + 128 * F64_LINE + (own_column + g) * r_line + t * r_deep;
+        double l[2][8], r[4][4];
+        #pragma unroll
+        for (uint i = 0; i < 2; ++i)
+            #pragma unroll
+            for (uint e = 0; e < 8; ++e) l[i][e] = ls[(i * 16 + e % 2 * 8) * l_line + e / 2 * 4 * l_deep];
+        #pragma unroll
+        for (uint c = 0; c < 4; ++c)
+            #pragma unroll
+            for (uint e = 0; e < 4; ++e) r[c][e] = rs[c * 8 * r_line + e * 4 * r_deep];
+        #pragma unroll
+        for (uint i = 0; i < 2; ++i)
+            #pragma unroll
+            for (uint c = 0; c < 4; ++c) mma(sum[i][c], l[i], r[c]);
+    }
+    dependency_launch();
+    double *const out = (double *)y;
+    #pragma unroll 1
+    for (uint h = 0; h < 2; ++h)
+        #pragma unroll
+        for (uint i = 0; i < 2; ++i)
+            #pragma unroll
+            for (uint c = 0; c < 4; ++c)
+                #pragma unroll
+                for (uint e = 0; e < 2; ++e) {
+                    const uint row = j.row + own_row + i * 16 + h * 8 + g, column = j.column + own_column + c * 8 + t * 2 + e;
+                    if (row >= size.n || column >= size.m) continue;
+                    const size_t at = j.start + (size_t)row * size.m + column;
+                    const double v = h ? sum[i][c][e + 2] : sum[i][c][e];
+                    out[at] = v;
+                }
+    if (finish & SUMS) return;
+    finish_stored(out, finish, (const double *)bias, (const double *)residual, size, j.start, 32, [&](uint i) {
+        return make_uint2(j.row + own_row + i / 8 % 2 * 16 + i / 16 * 8 + g, j.column + own_column + i / 2 % 4 * 8 + t * 2 + i % 2);
+    });
+}
+
+// Integers: a workgroup computes 64 rows × 64 columns in stages of 16 elements of k; a thread 4 × 4 of them, 16 apart.
+template <class T> FN void multiply_integers(const Job<T> &j, const Sizes &size, const T *bias, const T *residual, T *y, uint finish)
+{
+    __shared__ T left[16][65], right[16][65];
+    const uint thread = threadIdx.x, own_row = thread / 16, own_column = thread % 16;
+    T sum[4][4];
+    #pragma unroll
+    for (uint i = 0; i < 4; ++i)
+        #pragma unroll
+        for (uint c = 0; c < 4; ++c) sum[i][c] = 0;
+    #pragma unroll 1
+    for (uint depth = j.first; depth < j.end; depth += 16) {
+        #pragma unroll
+        for (uint h = 0; h < 2; ++h) {
+            const Side<T> &side = h ? j.right : j.left;
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i) {
+                const uint e = i * 256 + thread, l = side.along ? e / 16 : e % 64, d = side.along ? e % 16 : e / 64;
+                const bool inside = side.line + l < side.lines && depth + d < side.k;
+                (h ? right : left)[d][l] = inside ? side.x[side.at(side.line + l, depth + d)] : 0;
+            }
+        }
+        __syncthreads();
+        #pragma unroll
+        for (uint e = 0; e < 16; ++e) {
+            T x[4], w[4];
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i) { x[i] = left[e][own_row + i * 16]; w[i] = right[e][own_column + i * 16]; }
+            #pragma unroll
+            for (uint i = 0; i < 4; ++i)
+                #pragma unroll
+                for (uint c = 0; c < 4; ++c) sum[i][c] += x[i] * w[c];
+        }
+        __syncthreads();
+    }
+    dependency_launch();
+    #pragma unroll
+    for (uint i = 0; i < 4; ++i)
+        #pragma unroll
+        for (uint c = 0; c < 4; ++c) {
+            const uint row = j.row + own_row + i * 16, column = j.column + own_column + c * 16;
+            if (row >= size.n || column >= size.m) continue;
+            const size_t at = j.start + (size_t)row * size.m + column;
+            y[at] = finish & SUMS ? sum[i][c] : finished(sum[i][c], finish, bias, residual, column, at);
+        }
+}
+#define INTEGERS(name, T)                                                                                                                  \
+    KERNEL(name, 256, ARGUMENTS_OF_PLAIN(0))                                                                                               \
+    {                                                                                                                                      \
+        dependency_wait();                                                                                                                 \
+        const Sizes size = SIZES();                                                                                                        \
+        const Job<T> j = job<T>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 64, 64, 16);                                          \
+        if (j.there) multiply_integers<T>(j, size, (const T *)bias, (const T *)residual, (T *)y, finish);                                  \
+    }
+INTEGERS(batch_i32, int)
+INTEGERS(batch_i64, long long)

@@ -1,0 +1,153 @@
+// only sm_90a
+// Products of tensors (batch.h) with warpgroup matrix instructions and the bulk tensor copy engine: bf16 and f16 with sums in f32 and one side or none
+// transposed, and i8 with sums in i32 and both sides along k.
+//
+// A workgroup computes tiles of GROUPS · 64 rows × N columns: one warpgroup for each group of rows, and one that fills a ring of stages in shared memory,
+// 128 bytes of k each. Both operands lie there in panels of 8 KiB: of a side along k 64 lines of 128 bytes, of a side across 64 k rows of as many lines.
+// Workgroups stay and go from tile to tile.
+#include "batch.h"
+#include "wgmma.h"
+#include "copy_engine.h"
+
+enum { PANEL = 8192 };
+
+template <int GROUPS, int N> struct Layout {
+    static constexpr int STAGE = (GROUPS + N / 64) * PANEL, PARTS = GROUPS * 4 * 16 * PART * 4;
+    static constexpr int FIT = (227 * 1024 - 1024 - 256 - PARTS) / STAGE, STAGES = FIT > 8 ? 8 : FIT;
+};
+
+// Descriptor of a side across: panels of 64 lines apart, eight k rows 1,024 bytes apart.
+FN ulong describe_across(uint address) { return (ulong)(address >> 4 & 0x3fff) | (ulong)(PANEL >> 4) << 16 | 64ull << 32 | 1ull << 62; }
+
+// The types of elements.
+struct Bfloats {};
+struct Halves {};
+struct Bytes {};
+// Adds the products of 32 bytes of k: a · b, both described. `more`: whether there are sums already.
+#define PRODUCT(E, N, K, types, Sum, c, A, B, MORE, turns, ...)                                                                            \
+    template <int TA, int TB> FN void product(E, Sum (&d)[N / 2], ulong a, ulong b, int more)                                              \
+    {                                                                                                                                      \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %" MORE ", 0; wgmma.mma_async.sync.aligned.m64n" #N "k" K "." types                    \
+                     " {" TEXT##N "}, %" A ", %" B ", p" turns ";}" : REGS##N(c) : "l"(a), "l"(b), "r"(more) __VA_ARGS__);                 \
+    }
+#define TURNS , "n"(TA), "n"(TB)
+#define PRODUCTS(N, A, B, MORE, turns)                                                                                                     \
+    PRODUCT(Bfloats, N, "16", "f32.bf16.bf16", float, FLOAT, A, B, MORE, ", 1, 1, " turns, TURNS)                                             \
+    PRODUCT(Halves, N, "16", "f32.f16.f16", float, FLOAT, A, B, MORE, ", 1, 1, " turns, TURNS)                                                \
+    PRODUCT(Bytes, N, "32", "s32.s8.s8", int, INT, A, B, MORE, "", )
+PRODUCTS(64, "32", "33", "34", "%35, %36")
+PRODUCTS(128, "64", "65", "66", "%67, %68")
+PRODUCTS(256, "128", "129", "130", "%131, %132")
+
+template <class E, class T, class Sum, bool TA, bool TB, int GROUPS, int N>
+FN void multiply(const TensorMap &a, const TensorMap &b, const T *bias, const T *residual, void *y, const Sizes &size, uint finish)
+{
+    using L = Layout<GROUPS, N>;
+    constexpr uint DEEP = sizeof(T) == 2 ? 64 : 128;
+    extern __shared__ uchar shared[];
+    const uint base = (shared_address(shared) + 1023) & ~1023u;
+    const uint full = base + L::STAGES * L::STAGE, empty = full + L::STAGES * 8;
+    Sum *const parts = (Sum *)(shared + (base - shared_address(shared)) + L::STAGES * L::STAGE + 256);
+    const uint thread = threadIdx.x, role = thread >> 7, lane = thread & 31;
+    const uint down = (size.n + GROUPS * 64 - 1) / (GROUPS * 64), across = (size.m + N - 1) / N, tiles = down * across;
+    const uint all = (size.k + DEEP - 1) / DEEP, share = (all + size.splits - 1) / size.splits, work = tiles * size.batches * size.splits;
+
+    if (thread == 0) {
+        for (uint s = 0; s < L::STAGES; ++s) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+
+    uint stage = 0, phase = 0;
+    auto next = [&] { if (++stage == L::STAGES) { stage = 0; phase ^= 1; } };
+
+    if (role == GROUPS) {
+        if constexpr (GROUPS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if ((thread & 127) == 0)
+            for (uint at = blockIdx.x; at < work; at += gridDim.x) {
+                const Tile tile = tile_of(at % tiles, down, across);
+                const uint batch = at / tiles % size.batches, first = at / tiles / size.batches * share, steps = min(share, all - min(first, all));
+                const uint left = size.matrix(size.a, batch), right = size.matrix(size.b, batch);
+                for (uint step = 0; step < steps; ++step) {
+                    const uint depth = (first + step) * DEEP, to = base + stage * L::STAGE, ready = full + stage * 8;
+                    barrier_wait(empty + stage * 8, phase ^ 1);
+                    barrier_expect(ready, L::STAGE);
+                    #pragma unroll
+                    for (uint g = 0; g < GROUPS; ++g) {
+                        const uint line = (tile.row * GROUPS + g) * 64;
+                        copy_tile(to + g * PANEL, &a, TA ? line : depth, TA ? depth : line, left, ready);
+                    }
+                    #pragma unroll
+                    for (uint g = 0; g < N / 64; ++g) {
+                        const uint line = tile.column * N + g * 64;
+                        copy_tile(to + (GROUPS + g) * PANEL, &b, TB ? depth : line, TB ? line : depth, right, ready);
+                    }
+                    next();
+                }
+            }
+        return;
+    }
+
+    if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const uint warp = thread >> 5;
+    Sum *const part = parts + warp * 16 * PART;
+    auto release = [&](uint s) { if ((thread & 127) == 0) barrier_arrive(empty + s * 8); };
+    for (uint at = blockIdx.x; at < work; at += gridDim.x) {
+        const Tile tile = tile_of(at % tiles, down, across);
+        const uint batch = at / tiles % size.batches, split = at / tiles / size.batches, first = split * share, steps = min(share, all - min(first, all));
+        Sum sum[N / 2];
+        uint before = 0;
+        for (uint step = 0; step < steps; ++step) {
+            barrier_wait(full + stage * 8, phase);
+            const uint from = base + stage * L::STAGE;
+            const ulong l = TA ? describe_across(from + role * PANEL) : describe(from + role * PANEL);
+            const ulong r = TB ? describe(from + GROUPS * PANEL) : describe_across(from + GROUPS * PANEL);
+            wgmma_fence();
+            #pragma unroll
+            for (uint s = 0; s < 4; ++s) product<TA, !TB>(E(), sum, l + s * (TA ? 128 : 2), r + s * (TB ? 2 : 128), step + s > 0);
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (step > 0) release(before);
+            before = stage;
+            next();
+        }
+        wgmma_wait<0>();
+        release(before);
+        if (at + gridDim.x >= work) dependency_launch();
+
+        const uint row = (tile.row * GROUPS + role) * 64 + (warp & 3) * 16;
+        const size_t start = ((size_t)split * size.batches + batch) * size.n * size.m;
+        // The loop is not unrolled, so that there is one text of what it does with sums.
+        #pragma unroll 1
+        for (uint chunk = 0; chunk < N / 32; ++chunk) {
+            #pragma unroll
+            for (uint c = 0; c < N / 32; ++c)
+                if (c == chunk)
+                    #pragma unroll
+                    for (uint i = 0; i < 16; ++i) part[((lane >> 2) + (i >> 1 & 1) * 8) * PART + (i >> 2) * 8 + (lane & 3) * 2 + (i & 1)] = sum[c * 16 + i];
+            store_part(part, lane, row, tile.column * N + chunk * 32, size.n, size.m, finish, bias, residual, y, start);
+        }
+    }
+}
+
+// Grid: workgroups that go through the tiles of all batches and splits, each of which has a part of the depth.
+#define MULTIPLY(name, E, T, Sum, TA, TB, GROUPS, N)                                                                                       \
+    KERNEL_SHARED(name, 128 * (GROUPS + 1), 1, MAP(0, a), MAP(1, b), IN(2, void, bias), IN(3, void, residual), OUT(4, void, y), BATCH_SIZES(5)) \
+    {                                                                                                                                      \
+        dependency_wait();                                                                                                                 \
+        multiply<E, T, Sum, TA, TB, GROUPS, N>(a, b, (const T *)bias, (const T *)residual, y, SIZES(), finish);                            \
+    }
+#define TYPES(turns, TA, TB, N)                                                                                                            \
+    MULTIPLY(batch_wgmma_bf16_##turns##_##N, Bfloats, __nv_bfloat16, float, TA, TB, 2, N)                                                     \
+    MULTIPLY(batch_wgmma_f16_##turns##_##N, Halves, half, float, TA, TB, 2, N)
+#define TILES(N)                                                                                                                           \
+    TYPES(nn, false, false, N)                                                                                                             \
+    TYPES(nt, false, true, N)                                                                                                              \
+    TYPES(tn, true, false, N)                                                                                                              \
+    MULTIPLY(batch_wgmma_i8_nt_##N, Bytes, int, int, false, true, 2, N)
+TILES(256)
+TILES(128)
+TILES(64)
