@@ -110,7 +110,9 @@ fn batches(spec: &KernelSpec, of: [&[Extent]; 2]) -> Option<Vec<Batch>> {
         }
         match joined.last_mut() {
             // The faster dimension's size is fixed, as only the slowest may vary.
-            Some(fast) if (0..2).all(|i| strides[i] == fast.strides[i] * fast.size.max()) && *size != Extent::Fixed(0) => {
+            Some(fast)
+                if (0..2).all(|i| strides[i] == fast.strides[i] * fast.size.max()) && *size != Extent::Fixed(0) =>
+            {
                 fast.size = match *size {
                     Extent::Fixed(n) => Extent::Fixed(n * fast.size.max()),
                     // As a count of its own below.
@@ -233,7 +235,8 @@ impl Product {
     fn sizes(&self, splits: usize) -> Option<Sizes> {
         // Kernels count some lines beyond the last ones.
         let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
-        let strides = |side: &Side| Some([number(side.strides[0])?, number(side.strides[1])?, number(side.strides[2])?]);
+        let strides =
+            |side: &Side| Some([number(side.strides[0])?, number(side.strides[1])?, number(side.strides[2])?]);
         let actual = |extent: Extent| {
             let (slot, most) = match extent {
                 Extent::Fixed(n) => (u32::MAX, n),
@@ -304,8 +307,9 @@ fn splits(product: &Product, tiles: usize, stages: usize, pace: Pace) -> (usize,
     let time = |splits: usize| {
         let share = stages.div_ceil(splits);
         let sums = product.sums(splits)?;
-        // Every part has some of the stages.
-        let fits = splits == 1 || (sums <= MOST_SUMS && share * (splits - 1) < stages);
+        // Every part has some of the stages; many tiles keep the device busy without.
+        let pays = tiles < 2 * pace.places && sums <= MOST_SUMS && share * (splits - 1) < stages;
+        let fits = splits == 1 || pays;
         let waves = tiles.checked_mul(splits)?.div_ceil(pace.places.max(1));
         let joining = if splits == 1 { 0 } else { JOINING + sums / JOINED_BYTES };
         fits.then_some(waves.checked_mul(share * pace.stage + pace.ends)? + joining)
