@@ -21,6 +21,7 @@ mod matvec;
 mod policy;
 mod quantize;
 mod reduce;
+mod reduce_lines;
 mod repack;
 mod rms_norm;
 mod rope;
@@ -263,7 +264,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
         Operation::Softmax { .. } => &[softmax::find],
-        Operation::Reduce { .. } => &[reduce::find],
+        Operation::Reduce { .. } => &[reduce::find, reduce_lines::find],
         Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
         Operation::Repack => &[repack::find],
