@@ -263,7 +263,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Attention { .. } => &[attention::find],
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
-        Operation::Softmax { .. } => &[softmax::find],
+        Operation::Softmax { .. } => &[softmax::find, softmax::find_rows],
         Operation::Reduce { .. } => &[reduce::find, reduce_lines::find],
         Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
