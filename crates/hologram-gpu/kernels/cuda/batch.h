@@ -29,8 +29,8 @@ FN Tile tile_of(uint tile, uint down, uint across)
     return {band * 8 + rest % rows, rest / rows};
 }
 
-// What is done with sums. SUMS: they are stored as they are, for a later launch.
-enum Finish : uint { BIAS = 1, RESIDUAL = 2, RELU = 4, GELU = 8, SILU = 12, ACTIVATION = 12, SUMS = 16 };
+// What is done with sums. SUMS: they are stored as they are, for a later launch. ENGINE: nothing, and the copy engine stores results.
+enum Finish : uint { BIAS = 1, RESIDUAL = 2, RELU = 4, GELU = 8, SILU = 12, ACTIVATION = 12, SUMS = 16, ENGINE = 32 };
 
 FN float from(float v) { return v; }
 FN float from(__nv_bfloat16 v) { return __bfloat162float(v); }

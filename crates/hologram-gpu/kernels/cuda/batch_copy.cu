@@ -47,11 +47,11 @@ KERNEL(batch_turn, 256, IN(0, uchar, x), OUT(1, uchar, y), COUNT(2, matrices), E
     }
 }
 
-// The sums of `splits` parts [splits, rows, m] as the result [rows, m]. Grid: elements / 256; four a thread where m allows.
+// The sums of `splits` parts [splits, rows, m] as the result [rows, m]. Grid: elements / 256; four a thread of 32 bits where m allows.
 template <class T, class Sum> FN void join(const Sum *sums, const T *bias, const T *residual, T *y, uint rows, uint m, uint splits, uint finish)
 {
     const size_t all = (size_t)rows * m;
-    if (m % 4 == 0) {
+    if constexpr (sizeof(Sum) == 4) if (m % 4 == 0) {
         const size_t i = ((size_t)blockIdx.x * 256 + threadIdx.x) * 4;
         if (i >= all) return;
         union { uint4 w; Sum v[4]; } total, part;
@@ -87,3 +87,4 @@ JOIN(batch_join_bf16, __nv_bfloat16, float)
 JOIN(batch_join_f16, half, float)
 JOIN(batch_join_f32, float, float)
 JOIN(batch_join_i32, int, int)
+JOIN(batch_join_f64, double, double)

@@ -57,10 +57,10 @@ FN void finish_stored(T *y, uint finish, const T *bias, const T *residual, const
     }
 }
 
-enum { F32_DEEP = 8, F32_PITCH = 132 };
-// This thread's way along an operand, 4 elements of each stage: of a side along k elements 4 · (thread % 2) on of line thread / 2; else lines
-// 4 · (thread % 32) on of k row thread / 32. Elements that are not there are zero. WHOLE: there are all four or none, at an address for 16 bytes.
-template <bool WHOLE> struct Walk {
+enum { F32_DEEP = 8 };
+// A thread's way along an operand of LINES lines, 4 elements of each stage: of a side along k elements 4 · (thread % 2) on of line thread / 2; else 4 lines of a
+// k row. Elements that are not there are zero. WHOLE: there are all four or none, at an address for 16 bytes.
+template <bool WHOLE, uint LINES> struct Walk {
     const float *p;
     size_t step;
     int left;  // Elements of k from here on; none for a line that is not there.
@@ -69,7 +69,7 @@ template <bool WHOLE> struct Walk {
 
     __forceinline__ Walk(const Side<float> &side, uint first, uint thread)
     {
-        const uint l = side.line + (side.along ? thread / 2 : thread % 32 * 4), d = first + (side.along ? thread % 2 * 4 : thread / 32);
+        const uint l = side.line + (side.along ? thread / 2 : thread % (LINES / 4) * 4), d = first + (side.along ? thread % 2 * 4 : thread / (LINES / 4));
         along = side.along;
         left = l < side.lines ? int(side.k) - int(d) : 0;
         most = along ? 4 : side.lines - min(l, side.lines);
@@ -90,64 +90,69 @@ template <bool WHOLE> struct Walk {
         left -= F32_DEEP;
         return v;
     }
+    // A stage is stored as k rows of the lines, and four more.
+    __forceinline__ void store(float *to, float4 v, uint thread) const
+    {
+        constexpr uint PITCH = LINES + 4;
+        if (along) {
+            float *const at = to + thread % 2 * 4 * PITCH + thread / 2;
+            at[0] = v.x;
+            at[PITCH] = v.y;
+            at[2 * PITCH] = v.z;
+            at[3 * PITCH] = v.w;
+        } else
+            *(float4 *)(to + thread / (LINES / 4) * PITCH + thread % (LINES / 4) * 4) = v;
+    }
 };
-// A stage is stored as k rows of 128 lines.
-FN void store(float *to, float4 v, bool along, uint thread)
+// f32: a workgroup computes LINES rows × LINES columns (128 or 64) in stages of 8 elements of k. Of 128, a warp has 32 × 64 and a thread 8 × 8: four rows and
+// four more 16 further, four columns and four more 32 further. Of 64, a warp has 16 × 32 and a thread 4 × 4.
+template <bool WHOLE, uint LINES> FN void multiply_floats(const Job<float> &j, const Sizes &size, const float *bias, const float *residual, float *out, uint finish)
 {
-    if (along) {
-        float *const at = to + thread % 2 * 4 * F32_PITCH + thread / 2;
-        at[0] = v.x;
-        at[F32_PITCH] = v.y;
-        at[2 * F32_PITCH] = v.z;
-        at[3 * F32_PITCH] = v.w;
-    } else
-        *(float4 *)(to + thread / 32 * F32_PITCH + thread % 32 * 4) = v;
-}
-// f32: a workgroup computes 128 rows × 128 columns in stages of 8 elements of k; a warp 32 × 64; a thread 8 × 8, four rows and four more 16 further, four
-// columns and four more 32 further.
-template <bool WHOLE> FN void multiply_floats(const Job<float> &j, const Sizes &size, const float *bias, const float *residual, float *out, uint finish)
-{
-    __shared__ __align__(16) float shared[2][2][F32_DEEP * F32_PITCH];
+    constexpr uint HALVES = LINES / 64, OWN = 4 * HALVES, PITCH = LINES + 4, LOADS = LINES * 2;
+    __shared__ __align__(16) float shared[2][2][F32_DEEP * PITCH];
     const uint thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    const uint own_row = warp / 2 * 32 + lane / 8 * 4, own_column = warp % 2 * 64 + lane % 8 * 4;
-    float sum[8][8];
+    const uint own_row = warp / 2 * 16 * HALVES + lane / 8 * 4, own_column = warp % 2 * 32 * HALVES + lane % 8 * 4;
+    float sum[OWN][OWN];
     #pragma unroll
-    for (uint i = 0; i < 8; ++i)
+    for (uint i = 0; i < OWN; ++i)
         #pragma unroll
-        for (uint c = 0; c < 8; ++c) sum[i][c] = 0;
-    Walk<WHOLE> left(j.left, j.first, thread), right(j.right, j.first, thread);
-    float4 l = left.next(), r = right.next();
+        for (uint c = 0; c < OWN; ++c) sum[i][c] = 0;
+    // Of 64 lines half of the threads load each side.
+    const uint second = HALVES == 1 ? thread / LOADS : 0, own = thread % LOADS;
+    Walk<WHOLE, LINES> left(second ? j.right : j.left, j.first, own), right(j.right, j.first, own);
+    float4 l = left.next(), r = HALVES == 2 ? right.next() : l;
     uint buffer = 0;
     #pragma unroll 1
     for (uint depth = j.first; depth < j.end; depth += F32_DEEP, buffer ^= 1) {
-        store(shared[buffer][0], l, left.along, thread);
-        store(shared[buffer][1], r, right.along, thread);
+        left.store(shared[buffer][second], l, own);
+        if (HALVES == 2) right.store(shared[buffer][1], r, own);
         __syncthreads();
         if (depth + F32_DEEP < j.end) {
             l = left.next();
-            r = right.next();
+            if (HALVES == 2) r = right.next();
         }
         const float *const ls = shared[buffer][0] + own_row, *const rs = shared[buffer][1] + own_column;
         #pragma unroll
         for (uint e = 0; e < F32_DEEP; ++e) {
-            float x[8], w[8];
-            *(float4 *)x = *(const float4 *)(ls + e * F32_PITCH);
-            *(float4 *)(x + 4) = *(const float4 *)(ls + e * F32_PITCH + 16);
-            *(float4 *)w = *(const float4 *)(rs + e * F32_PITCH);
-            *(float4 *)(w + 4) = *(const float4 *)(rs + e * F32_PITCH + 32);
+            float x[OWN], w[OWN];
             #pragma unroll
-            for (uint i = 0; i < 8; ++i)
+            for (uint h = 0; h < HALVES; ++h) {
+                *(float4 *)(x + h * 4) = *(const float4 *)(ls + e * PITCH + h * 16);
+                *(float4 *)(w + h * 4) = *(const float4 *)(rs + e * PITCH + h * 32);
+            }
+            #pragma unroll
+            for (uint i = 0; i < OWN; ++i)
                 #pragma unroll
-                for (uint c = 0; c < 8; ++c) sum[i][c] = fmaf(x[i], w[c], sum[i][c]);
+                for (uint c = 0; c < OWN; ++c) sum[i][c] = fmaf(x[i], w[c], sum[i][c]);
         }
     }
     dependency_launch();
     #pragma unroll
-    for (uint i = 0; i < 8; ++i) {
+    for (uint i = 0; i < OWN; ++i) {
         const uint row = j.row + own_row + i % 4 + i / 4 * 16;
         if (row >= size.n) continue;
         #pragma unroll
-        for (uint h = 0; h < 2; ++h) {
+        for (uint h = 0; h < HALVES; ++h) {
             const uint column = j.column + own_column + h * 32;
             const size_t at = j.start + (size_t)row * size.m + column;
             if (size.m % 4 == 0) {
@@ -158,35 +163,66 @@ template <bool WHOLE> FN void multiply_floats(const Job<float> &j, const Sizes &
         }
     }
     if (finish & SUMS) return;
-    finish_stored(out, finish, bias, residual, size, j.start, 64, [&](uint i) {
-        return make_uint2(j.row + own_row + i / 8 % 4 + i / 32 * 16, j.column + own_column + i % 4 + i / 4 % 2 * 32);
+    finish_stored(out, finish, bias, residual, size, j.start, OWN * OWN, [&](uint i) {
+        return make_uint2(j.row + own_row + i / OWN % 4 + i / OWN / 4 * 16, j.column + own_column + i % 4 + i % OWN / 4 * 32);
     });
 }
-
-#define PLAIN(name, FORM, WHOLE)                                                                                                           \
+#define PLAIN(name, FORM, WHOLE, LINES)                                                                                                    \
     FORM(name, 256, ARGUMENTS_OF_PLAIN(0))                                                                                                 \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         const Sizes size = SIZES();                                                                                                        \
-        const Job<float> j = job<float>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, 128, F32_DEEP);                          \
-        if (j.there) multiply_floats<WHOLE>(j, size, (const float *)bias, (const float *)residual, (float *)y, finish);                    \
+        const Job<float> j = job<float>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, LINES, LINES, F32_DEEP);                      \
+        if (j.there) multiply_floats<WHOLE, LINES>(j, size, (const float *)bias, (const float *)residual, (float *)y, finish);             \
     }
-PLAIN(batch_f32, KERNEL_IN_PAIRS, true)
-PLAIN(batch_f32_any, KERNEL_ALONE, false)
+PLAIN(batch_f32_128, KERNEL_IN_PAIRS, true, 128)
+PLAIN(batch_f32_128_any, KERNEL_ALONE, false, 128)
+PLAIN(batch_f32_64, KERNEL_IN_PAIRS, true, 64)
+PLAIN(batch_f32_64_any, KERNEL_IN_PAIRS, false, 64)
 
-// f64: a workgroup computes 128 rows × 64 columns in stages of 16 elements of k, three at a time; a warp 32 × 32. A side along k is stored as lines of 20
-// elements, another as k rows of its lines and four more: no two lanes of a load share a bank.
-enum { F64_DEEP = 16, F64_STAGES = 3, F64_LINE = F64_DEEP + 4, F64_STAGE = (128 + 64) * F64_LINE };
-template <uint LINES> FN void fetch(uint to, const Side<double> &side, uint depth, uint thread)
-{
-    #pragma unroll 4
-    for (uint i = thread; i < LINES * F64_DEEP; i += 256) {
-        const uint l = side.along ? i / F64_DEEP : i % LINES, d = side.along ? i % F64_DEEP : i / LINES;
-        const bool inside = side.line + l < side.lines && depth + d < side.k;
-        const double *const from = side.x + (inside ? side.at(side.line + l, depth + d) : 0);
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to + (side.along ? l * F64_LINE + d : d * (LINES + 4) + l) * 8), "l"(from), "r"(inside ? 8 : 0) : "memory");
+// f64: a workgroup computes 128 rows × COLUMNS (128 or 64) in stages of 16 elements of k, three at a time; a warp COLUMNS / 2 × 32. A side along k is stored as
+// lines of 20 elements, another as k rows of its lines and four more: no two lanes of a load share a bank.
+enum { F64_DEEP = 16, F64_STAGES = 3, F64_LINE = F64_DEEP + 4 };
+// A thread's way along an operand: pairs of elements, of a side along k of lines thread / 8 and each 32 further, else of k rows of as many threads as there are
+// pairs of lines. PAIRS: pairs lie at multiples of 16 bytes.
+template <uint LINES, bool PAIRS> struct Way {
+    const double *p, *start; // Where it is, and an address that there is.
+    size_t apart, step;
+    uint to, line, depth, lines, k;
+    bool along;
+
+    __forceinline__ Way(const Side<double> &side, uint first, uint thread)
+    {
+        constexpr uint ROW = LINES / 2;
+        along = side.along;
+        lines = side.lines;
+        k = side.k;
+        line = side.line + (along ? thread / 8 : thread % ROW * 2);
+        depth = first + (along ? thread % 8 * 2 : thread / ROW);
+        start = side.x;
+        p = side.x + side.at(line, depth);
+        apart = (size_t)(along ? 32 : 256 / ROW) * side.pitch;
+        step = along ? F64_DEEP : (size_t)F64_DEEP * side.pitch;
+        to = along ? thread / 8 * F64_LINE + thread % 8 * 2 : thread / ROW * (LINES + 4) + thread % ROW * 2;
     }
-}
+    __forceinline__ void fetch(uint stage)
+    {
+        constexpr uint ROW = LINES / 2;
+        #pragma unroll
+        for (uint i = 0; i < LINES / 32; ++i) {
+            const uint l = line + (along ? i * 32 : 0), d = depth + (along ? 0 : i * (256 / ROW));
+            const uint there = l < lines && d < k ? min(2u, along ? k - d : lines - l) : 0, at = stage + (to + i * (along ? 32 * F64_LINE : 256 / ROW * (LINES + 4))) * 8;
+            const double *const from = there ? p + i * apart : start;
+            if (PAIRS) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there * 8) : "memory");
+            else {
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at), "l"(from), "r"(there > 0 ? 8 : 0) : "memory");
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at + 8), "l"(there > 1 ? from + 1 : from), "r"(there > 1 ? 8 : 0) : "memory");
+            }
+        }
+        p += step;
+        depth += F64_DEEP;
+    }
+};
 // d (16 × 8) += a (16 × 16) · b (16 × 8)
 FN void mma(double (&d)[4], const double (&a)[8], const double (&b)[4])
 {
@@ -200,75 +236,80 @@ FN void mma(double (&d)[4], const double (&a)[8], const double (&b)[4])
         asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(d[i % 2 * 2]), "+d"(d[i % 2 * 2 + 1]) : "d"(a[i]), "d"(b[i / 2]));
 #endif
 }
-KERNEL_SHARED(batch_f64, 256, 1, ARGUMENTS_OF_PLAIN(0))
+template <uint COLUMNS, bool PAIRS> FN void multiply_doubles(const Job<double> &j, const Sizes &size, const double *bias, const double *residual, double *out, uint finish)
 {
+    constexpr uint TILES = COLUMNS / 32, STAGE = (128 + COLUMNS) * F64_LINE;
     extern __shared__ __align__(16) double stages[];
-    dependency_wait();
-    const Sizes size = SIZES();
-    const Job<double> j = job<double>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, 64, F64_DEEP);
-    if (!j.there) return;
     const uint thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-    const uint own_row = warp / 2 * 32, own_column = warp % 2 * 32, base = shared_address(stages), steps = (j.end - j.first + F64_DEEP - 1) / F64_DEEP;
+    const uint own_row = COLUMNS == 128 ? warp / 4 * 64 : warp / 2 * 32, own_column = COLUMNS == 128 ? warp % 4 * 32 : warp % 2 * 32;
+    const uint base = shared_address(stages), steps = (j.end - j.first + F64_DEEP - 1) / F64_DEEP;
+    Way<128, PAIRS> left(j.left, j.first, thread);
+    Way<COLUMNS, PAIRS> right(j.right, j.first, thread);
     auto fill = [&](uint step) {
-        const uint stage = base + step % F64_STAGES * F64_STAGE * 8, depth = j.first + step * F64_DEEP;
+        const uint stage = base + step % F64_STAGES * STAGE * 8;
         if (step < steps) {
-            fetch<128>(stage, j.left, depth, thread);
-            fetch<64>(stage + 128 * F64_LINE * 8, j.right, depth, thread);
+            left.fetch(stage);
+            right.fetch(stage + 128 * F64_LINE * 8);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
-    double sum[2][4][4];
+    double sum[TILES][4][4];
     #pragma unroll
-    for (uint i = 0; i < 2; ++i)
+    for (uint i = 0; i < TILES; ++i)
         #pragma unroll
         for (uint c = 0; c < 4; ++c)
             #pragma unroll
             for (uint e = 0; e < 4; ++e) sum[i][c][e] = 0;
     for (uint s = 0; s < F64_STAGES - 1; ++s) fill(s);
     // Distances of lines and of elements of k in a stage.
-    const uint l_line = j.left.along ? F64_LINE : 1, l_deep = j.left.along ? 1 : 132, r_line = j.right.along ? F64_LINE : 1, r_deep = j.right.along ? 1 : 68;
+    const uint l_line = j.left.along ? F64_LINE : 1, l_deep = j.left.along ? 1 : 132, r_line = j.right.along ? F64_LINE : 1, r_deep = j.right.along ? 1 : COLUMNS + 4;
     #pragma unroll 1
     for (uint step = 0; step < steps; ++step) {
         asm volatile("cp.async.wait_group %0;" ::"n"(F64_STAGES - 2) : "memory");
         __syncthreads();
         fill(step + F64_STAGES - 1);
-        const double *const ls = stages + step % F64_STAGES * F64_STAGE + (own_row + g) * l_line + t * l_deep;
-        const double *const rs = stages + step % F64_STAGES * F64_STAGE + 128 * F64_LINE + (own_column + g) * r_line + t * r_deep;
-        double l[2][8], r[4][4];
-        #pragma unroll
-        for (uint i = 0; i < 2; ++i)
-            #pragma unroll
-            for (uint e = 0; e < 8; ++e) l[i][e] = ls[(i * 16 + e % 2 * 8) * l_line + e / 2 * 4 * l_deep];
+        const double *const ls = stages + step % F64_STAGES * STAGE + (own_row + g) * l_line + t * l_deep;
+        const double *const rs = stages + step % F64_STAGES * STAGE + 128 * F64_LINE + (own_column + g) * r_line + t * r_deep;
+        double r[4][4];
         #pragma unroll
         for (uint c = 0; c < 4; ++c)
             #pragma unroll
             for (uint e = 0; e < 4; ++e) r[c][e] = rs[c * 8 * r_line + e * 4 * r_deep];
         #pragma unroll
-        for (uint i = 0; i < 2; ++i)
+        for (uint i = 0; i < TILES; ++i) {
+            double l[8];
             #pragma unroll
-            for (uint c = 0; c < 4; ++c) mma(sum[i][c], l[i], r[c]);
+            for (uint e = 0; e < 8; ++e) l[e] = ls[(i * 16 + e % 2 * 8) * l_line + e / 2 * 4 * l_deep];
+            #pragma unroll
+            for (uint c = 0; c < 4; ++c) mma(sum[i][c], l, r[c]);
+        }
     }
     dependency_launch();
-    double *const out = (double *)y;
-    #pragma unroll 1
-    for (uint h = 0; h < 2; ++h)
+    #pragma unroll
+    for (uint i = 0; i < TILES; ++i)
         #pragma unroll
-        for (uint i = 0; i < 2; ++i)
+        for (uint c = 0; c < 4; ++c)
             #pragma unroll
-            for (uint c = 0; c < 4; ++c)
-                #pragma unroll
-                for (uint e = 0; e < 2; ++e) {
-                    const uint row = j.row + own_row + i * 16 + h * 8 + g, column = j.column + own_column + c * 8 + t * 2 + e;
-                    if (row >= size.n || column >= size.m) continue;
-                    const size_t at = j.start + (size_t)row * size.m + column;
-                    const double v = h ? sum[i][c][e + 2] : sum[i][c][e];
-                    out[at] = v;
-                }
+            for (uint e = 0; e < 4; ++e) {
+                const uint row = j.row + own_row + i * 16 + e / 2 * 8 + g, column = j.column + own_column + c * 8 + t * 2 + e % 2;
+                if (row < size.n && column < size.m) out[j.start + (size_t)row * size.m + column] = sum[i][c][e];
+            }
     if (finish & SUMS) return;
-    finish_stored(out, finish, (const double *)bias, (const double *)residual, size, j.start, 32, [&](uint i) {
-        return make_uint2(j.row + own_row + i / 8 % 2 * 16 + i / 16 * 8 + g, j.column + own_column + i / 2 % 4 * 8 + t * 2 + i % 2);
+    finish_stored(out, finish, bias, residual, size, j.start, TILES * 16, [&](uint i) {
+        return make_uint2(j.row + own_row + i / 16 * 16 + i / 2 % 2 * 8 + g, j.column + own_column + i / 4 % 4 * 8 + t * 2 + i % 2);
     });
 }
+#define DOUBLES(name, COLUMNS, PAIRS)                                                                                                      \
+    KERNEL_SHARED(name, 256, 1, ARGUMENTS_OF_PLAIN(0))                                                                                     \
+    {                                                                                                                                      \
+        dependency_wait();                                                                                                                 \
+        const Sizes size = SIZES();                                                                                                        \
+        const Job<double> j = job<double>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, COLUMNS, F64_DEEP);                    \
+        if (j.there) multiply_doubles<COLUMNS, PAIRS>(j, size, (const double *)bias, (const double *)residual, (double *)y, finish);       \
+    }
+DOUBLES(batch_f64_128, 128, true)
+DOUBLES(batch_f64_64, 64, true)
+DOUBLES(batch_f64_any, 64, false)
 
 // Integers: a workgroup computes 64 rows × 64 columns in stages of 16 elements of k; a thread 4 × 4 of them, 16 apart.
 template <class T> FN void multiply_integers(const Job<T> &j, const Sizes &size, const T *bias, const T *residual, T *y, uint finish)

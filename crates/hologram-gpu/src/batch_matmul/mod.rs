@@ -66,21 +66,34 @@ const RELU: u32 = 4;
 const GELU: u32 = 8;
 const SILU: u32 = 12;
 const SUMS: u32 = 16;
+const ENGINE: u32 = 32;
 
 /// The native kernel for `batch_matmul`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    chosen(&Product::of(spec)?, spec, target)
+}
+
+/// With more tokens `matmul` of matrices in any sizes is served here; kernels of its own serve fewer.
+const FEW_TOKENS: usize = 64;
+
+/// The native kernel for `matmul` (x · wᵀ) of `f32`, or of `bf16` in sizes that its own kernels on tensor cores lack.
+pub(super) fn find_linear(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let product = Product::linear(spec)?;
+    if product.n.max() <= FEW_TOKENS { None } else { chosen(&product, spec, target) }
+}
+
+fn chosen(product: &Product, spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     if !target.has(80) {
         return None;
     }
-    let product = Product::of(spec)?;
     match product.format {
         Type::BF16 | Type::F16 | Type::I8 => {
-            let (product, prepared) = prepare::aligned(&product, spec)?;
+            let (product, prepared) = prepare::aligned(product, spec)?;
             let kernel = wgmma::find(&product, prepared.scratch, target);
             let kernel = kernel.or_else(|| mma::find(&product, prepared.scratch, target))?;
             Some(prepared.before(kernel))
         }
-        _ => plain::find(&product, target),
+        _ => plain::find(product, target),
     }
 }
 
@@ -211,6 +224,49 @@ impl Product {
             left.size = left.lines * left.pitch;
         }
         (product.n.max() > 0 && m > 0 && product.batches.max() > 0).then_some(product)
+    }
+
+    /// x [n, k] · w [m, k]ᵀ, whose result is `f32`.
+    fn linear(spec: &KernelSpec) -> Option<Product> {
+        let [x, w] = spec.inputs.as_slice() else { return None };
+        let formats = (x.format, w.format, spec.output.format);
+        let (DType::Plain(format @ (Type::F32 | Type::BF16)), true) =
+            (x.format, formats == (x.format, x.format, DType::F32) && spec.op == Operation::Matmul)
+        else {
+            return None;
+        };
+        let ([n, Extent::Fixed(k)], [Extent::Fixed(m), Extent::Fixed(l)]) = (x.shape.as_slice(), w.shape.as_slice())
+        else {
+            return None;
+        };
+        let places = Places::of(spec);
+        let side = |i: usize, lines: usize| Side {
+            memory: places.input(i, 0),
+            along: true,
+            lines,
+            pitch: *k,
+            size: lines * k,
+            matrices: 1,
+            strides: [0; 3],
+        };
+        let fits = spec.in_place.is_none() && k == l && *k > 0 && *m > 0 && n.max() > 0;
+        fits.then_some(Product {
+            format,
+            result: Type::F32,
+            left: side(0, n.max()),
+            right: side(1, *m),
+            n: Count::of(&[*n])?,
+            m: *m,
+            k: Extent::Fixed(*k),
+            batches: Count::of(&[])?,
+            middle: 1,
+            fast: 1,
+            finish: SUMS,
+            bias: Memory::Null,
+            residual: Memory::Null,
+            y: places.output(0),
+            step: places.step(),
+        })
     }
 
     /// Whether the depth is fixed, and not empty.

@@ -11,29 +11,59 @@ use crate::{KernelLaunch, NativeKernel, Target};
 const A_ALONG: u32 = 1;
 const B_ALONG: u32 = 2;
 
-/// Bytes of the shared memory of `batch_f64`: three stages of 192 lines of 20 elements.
-const F64_SHARED: u32 = 3 * 192 * 20 * 8;
+/// A form of the kernels: its name, rows and columns of a tile, and its pace: nanoseconds of a stage, here of 64 elements
+/// of the depth, where workgroups keep a multiprocessor busy; on an NVIDIA H100.
+struct Form {
+    name: &'static str,
+    tile: [usize; 2],
+    stage: usize,
+}
+
+const fn form(name: &'static str, tile: [usize; 2], stage: usize) -> Form {
+    Form { name, tile, stage }
+}
+
+/// With vectors of elements, and without.
+const F32: [Form; 2] = [form("batch_f32_128", [128, 128], 7000), form("batch_f32_64", [64, 64], 2600)];
+const F32_ANY: [Form; 2] = [form("batch_f32_128_any", [128, 128], 8500), form("batch_f32_64_any", [64, 64], 3200)];
+const F64: [Form; 2] = [form("batch_f64_128", [128, 128], 5500), form("batch_f64_64", [128, 64], 3500)];
+const F64_ANY: [Form; 1] = [form("batch_f64_any", [128, 64], 4500)];
+const I32: [Form; 1] = [form("batch_i32", [64, 64], 3000)];
+const I64: [Form; 1] = [form("batch_i64", [64, 64], 10_000)];
+/// Nanoseconds before and after all stages.
+const ENDS: usize = 3000;
+const STAGE: usize = 64;
+
+/// Bytes of the shared memory of a tile of `f64`: three stages of lines of 20 elements.
+fn shared(product: &Product, [rows, columns]: [usize; 2]) -> usize {
+    if product.format == Type::F64 { 3 * (rows + columns) * 20 * 8 } else { 0 }
+}
 
 /// The native kernel for a product.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
-    let whole = [product.left, product.right].iter().all(|side| in_fours(product, side));
-    // Tile, shared memory, and pace: a stage is 64 elements of the depth.
-    let (name, [rows, columns], shared, stage, together) = match product.format {
-        Type::F32 if whole => ("batch_f32", [128, 128], 0, 8500, 2),
-        Type::F32 => ("batch_f32_any", [128, 128], 0, 10_000, 1),
-        Type::F64 => ("batch_f64", [128, 64], F64_SHARED, 9000, 1),
-        Type::I32 => ("batch_i32", [64, 64], 0, 8000, 4),
-        Type::I64 => ("batch_i64", [64, 64], 0, 20_000, 2),
+    let vectors = |elements: usize| [product.left, product.right].iter().all(|side| whole(product, side, elements));
+    let forms: &[Form] = match product.format {
+        Type::F32 if vectors(4) => &F32,
+        Type::F32 => &F32_ANY,
+        Type::F64 if vectors(2) => &F64,
+        Type::F64 => &F64_ANY,
+        Type::I32 => &I32,
+        Type::I64 => &I64,
         _ => return None,
     };
-    if shared > target.max_shared {
-        return None;
-    }
-    let tiles = product.tiles(rows, columns)?;
-    let pace = Pace { stage, ends: 3000, places: together * target.multiprocessors as usize };
-    let stages = product.k.max().div_ceil(64);
-    let joins = matches!(product.format, Type::F32 | Type::I32);
-    let splits = if joins { splits(product, tiles, stages, pace).0 } else { 1 };
+    let stages = product.k.max().div_ceil(STAGE);
+    let choice = |form: &'static Form| {
+        let tiles = product.tiles(form.tile[0], form.tile[1])?;
+        let pace = Pace { stage: form.stage, ends: ENDS, places: target.multiprocessors as usize };
+        // There is no addition of i64.
+        let (splits, time) = match product.format {
+            Type::I64 => (1, 0),
+            _ => splits(product, tiles, stages, pace),
+        };
+        (shared(product, form.tile) <= target.max_shared as usize).then_some((form, tiles, splits, time))
+    };
+    let (form, tiles, splits, _) = forms.iter().filter_map(choice).min_by_key(|choice| choice.3)?;
+    let shared = number(shared(product, form.tile))?;
     prepare::joined(product, splits, 0, |y| {
         let sizes = product.sizes(splits)?;
         let args = Plain {
@@ -63,12 +93,12 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
             b_size: number(product.right.size)?,
             sides: u32::from(product.left.along) * A_ALONG + u32::from(product.right.along) * B_ALONG,
         };
-        Some(KernelLaunch { shared, ..launch(args, name, [tiles, splits], 256)? })
+        Some(KernelLaunch { shared, ..launch(args, form.name, [tiles, splits], 256)? })
     })
 }
 
-/// Whether elements can be read four at a time: either all of them are there or none.
-fn in_fours(product: &Product, side: &Side) -> bool {
+/// Whether this many elements can be read at a time: either all of them are there or none.
+fn whole(product: &Product, side: &Side, elements: usize) -> bool {
     let fixed = !side.along || product.depth().is_some();
-    fixed && side.pitch.is_multiple_of(4) && side.size.is_multiple_of(4)
+    fixed && side.pitch.is_multiple_of(elements) && side.size.is_multiple_of(elements)
 }

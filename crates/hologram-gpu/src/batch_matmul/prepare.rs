@@ -106,6 +106,7 @@ pub(super) fn joined(
         Type::F16 => "batch_join_f16",
         Type::F32 => "batch_join_f32",
         Type::I32 => "batch_join_i32",
+        Type::F64 => "batch_join_f64",
         _ => return None,
     };
     let (rows, batches) = (product.n, product.batches);
@@ -122,7 +123,8 @@ pub(super) fn joined(
         finish: product.finish,
     };
     let elements = rows.max().checked_mul(product.m)?;
-    let threads = if product.m.is_multiple_of(4) { elements / 4 } else { elements };
+    let fours = product.m.is_multiple_of(4) && product.result != Type::F64;
+    let threads = if fours { elements / 4 } else { elements };
     let join = launch(args, name, [threads.div_ceil(256), 1], 256)?;
     let parts = vec![Part::Kernel(multiply(sums)?), Part::Kernel(join)];
     Some(NativeKernel { parts, scratch: scratch.checked_add(product.sums(splits)?)?, counters: 0 })

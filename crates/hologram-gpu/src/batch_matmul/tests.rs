@@ -53,33 +53,34 @@ fn products() {
     use Type::{BF16, F16, F32, F64, I8, I32, I64, U8};
     let square = [4096; 3];
     for (format, turns, sizes, h200, a100) in [
-        (BF16, "nn", square, &["batch_wgmma_bf16_nn_256"][..], &["batch_bf16_nn"][..]),
-        (F16, "tn", square, &["batch_wgmma_f16_tn_256"], &["batch_f16_tn"]),
-        (BF16, "nt", [1024; 3], &["batch_wgmma_bf16_nt_64"], &["batch_bf16_nt"]),
-        (BF16, "tt", square, &["batch_bf16_tt"], &["batch_bf16_tt"]),
+        (BF16, "nn", square, &["batch_wgmma_bf16_nn_2_256"][..], &["batch_bf16_nn"][..]),
+        (F16, "tn", square, &["batch_wgmma_f16_tn_2_256"], &["batch_f16_tn"]),
+        (BF16, "nt", [1024; 3], &["batch_wgmma_bf16_nt_2_64"], &["batch_bf16_nt"]),
+        (BF16, "tt", square, &["batch_wgmma_bf16_tt_2_256"], &["batch_bf16_tt"]),
         // Lines that are not 16 bytes apart are copied first; i8 also if it does not lie along the depth.
-        (BF16, "nn", [4096, 50257, 768], &["batch_pad", "batch_wgmma_bf16_nn_256"], &["batch_pad", "batch_bf16_nn"]),
+        (BF16, "nn", [4096, 50257, 768], &["batch_pad", "batch_wgmma_bf16_nn_2_256"], &["batch_pad", "batch_bf16_nn"]),
         (
             BF16,
             "nn",
             [64, 65, 33],
-            &["batch_pad", "batch_pad", "batch_wgmma_bf16_nn_64"],
+            &["batch_pad", "batch_pad", "batch_wgmma_bf16_nn_2_64"],
             &["batch_pad", "batch_pad", "batch_bf16_nn"],
         ),
-        (I8, "nt", square, &["batch_wgmma_i8_nt_256"], &["batch_i8_nt"]),
-        (I8, "nn", square, &["batch_turn", "batch_wgmma_i8_nt_256"], &["batch_turn", "batch_i8_nt"]),
+        (I8, "nt", square, &["batch_wgmma_i8_nt_2_256"], &["batch_i8_nt"]),
+        (I8, "nn", square, &["batch_turn", "batch_wgmma_i8_nt_2_256"], &["batch_turn", "batch_i8_nt"]),
         // Few tiles are split along the depth.
         (
             BF16,
             "tn",
             [768, 768, 8192],
-            &["batch_wgmma_bf16_tn_128", "batch_join_bf16"],
+            &["batch_wgmma_bf16_tn_2_128", "batch_join_bf16"],
             &["batch_bf16_tn", "batch_join_bf16"],
         ),
-        (F32, "nn", [64, 64, 8192], &["batch_f32", "batch_join_f32"], &["batch_f32", "batch_join_f32"]),
-        (F32, "tt", square, &["batch_f32"], &["batch_f32"]),
-        (F32, "nn", [9, 9, 9], &["batch_f32_any"], &["batch_f32_any"]),
-        (F64, "nt", [9, 9, 9000], &["batch_f64"], &["batch_f64"]),
+        (F32, "nn", [64, 64, 8192], &["batch_f32_64", "batch_join_f32"], &["batch_f32_64", "batch_join_f32"]),
+        (F32, "tt", square, &["batch_f32_128"], &["batch_f32_128"]),
+        (F32, "nn", [9, 9, 9], &["batch_f32_64_any"], &["batch_f32_64_any"]),
+        (F64, "nt", [4096, 4096, 4095], &["batch_f64_any"], &["batch_f64_any"]),
+        (F64, "nt", square, &["batch_f64_128"], &["batch_f64_128"]),
         (I32, "nn", square, &["batch_i32"], &["batch_i32"]),
         (I64, "nn", square, &["batch_i64"], &["batch_i64"]),
         (U8, "nn", square, &[], &[]),
@@ -93,6 +94,28 @@ fn products() {
     assert_eq!(names(&product(BF16, "nn", [0, 8, 8]), H200), [] as [&str; 0]);
     // An empty depth gives zeros, which the copy engine does not.
     assert_eq!(names(&product(BF16, "nn", [8, 8, 0]), H200), ["batch_bf16_nn"]);
+}
+
+/// x · wᵀ in sizes that its own kernels lack: results are sums as they are.
+#[test]
+fn linear_products() {
+    let of = |format: DType, [n, m, k]: [usize; 3]| {
+        let spec = KernelSpec {
+            op: Operation::Matmul,
+            inputs: vec![tensor(format, &fixed(&[n, k])), tensor(format, &fixed(&[m, k]))],
+            output: tensor(DType::F32, &fixed(&[n, m])),
+            in_place: None,
+        };
+        crate::find(&spec, H200)
+    };
+    let names = |kernel| launches(kernel).into_iter().map(|l| l.entry).collect::<Vec<_>>();
+    let kernel = of(DType::BF16, [4096, 50257, 768]);
+    assert_eq!(launches(kernel.clone())[0].filled::<Multiply>().finish, super::SUMS);
+    assert_eq!(names(kernel), ["batch_wgmma_bf16_nt_2_256"]);
+    assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_f32_128"]);
+    // Those of the operation itself.
+    assert_eq!(names(of(DType::BF16, [512, 4096, 4096])), ["wgmma_bf16_2_128"]);
+    assert_eq!(names(of(DType::F32, [16, 4096, 4096])), ["matmul_f32_f32"]);
 }
 
 /// Matrices that share the right side are rows of one product; other batches are found by up to three numbers.

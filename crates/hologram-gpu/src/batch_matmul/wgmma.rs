@@ -2,16 +2,32 @@
 
 use hologram_isa::Type;
 
-use super::{Pace, Product, Side, prepare, splits};
+use super::{ENGINE, Pace, Product, Side, prepare, splits};
 use crate::kernels::cuda::batch_wgmma::Multiply;
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, NativeKernel, Target, TensorMap};
 
-/// Shared memory of a workgroup.
-const SHARED: u32 = 227 * 1024;
-/// Rows of a tile, and the numbers of columns.
-const ROWS: usize = 128;
-const COLUMNS: [usize; 3] = [256, 128, 64];
+/// A form of the kernel: warpgroups of 64 rows, columns of a tile, and its pace, fitted to products of `bf16` on an
+/// NVIDIA H100.
+struct Form {
+    groups: usize,
+    columns: usize,
+    stage: usize,
+    ends: usize,
+    /// Workgroups that share a multiprocessor.
+    together: usize,
+}
+
+const fn form(groups: usize, columns: usize, stage: usize, ends: usize, together: usize) -> Form {
+    Form { groups, columns, stage, ends, together }
+}
+
+const FORMS: [Form; 4] =
+    [form(2, 256, 620, 2600, 1), form(2, 128, 350, 2200, 1), form(2, 64, 240, 1900, 1), form(1, 64, 300, 2200, 2)];
+
+/// Shared memory of a multiprocessor; each workgroup that shares it leaves one KiB to the device.
+const SHARED: u32 = 228 * 1024;
+const LEFT: u32 = 1024;
 /// Lines of a panel, and bytes of a line in a stage.
 const LINES: u32 = 64;
 const STAGE: usize = 128;
@@ -25,21 +41,27 @@ pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<
         _ => return None,
     };
     let (turns, k) = (product.turns(), product.depth()?);
-    if !target.is(90) || target.max_shared < SHARED || turns == "tt" {
+    if !target.is(90) || target.max_shared < SHARED - LEFT {
         return None;
     }
     let (multiprocessors, stages) = (target.multiprocessors as usize, (k * product.format.size()).div_ceil(STAGE));
-    let choice = |columns: usize| {
-        let tiles = product.tiles(ROWS, columns)?;
-        let (splits, time) = splits(product, tiles, stages, pace(columns, multiprocessors));
-        Some((columns, tiles, splits, time))
+    let choice = |form: &'static Form| {
+        let tiles = product.tiles(form.groups * 64, form.columns)?;
+        let pace = Pace { stage: form.stage, ends: form.ends, places: form.together * multiprocessors };
+        let (splits, time) = splits(product, tiles, stages, pace);
+        Some((form, tiles, splits, time))
     };
-    let (columns, tiles, splits, _) = COLUMNS.into_iter().filter_map(choice).min_by_key(|choice| choice.3)?;
+    let (form, tiles, splits, _) = FORMS.iter().filter_map(choice).min_by_key(|choice| choice.3)?;
+    let (a, b) = (map(&product.left, k, product.format)?, map(&product.right, k, product.format)?);
+    let out = if splits == 1 { results(product) } else { None };
     prepare::joined(product, splits, scratch, |y| {
         let sizes = product.sizes(splits)?;
         let args = Multiply {
-            a: map(&product.left, k, product.format)?,
-            b: map(&product.right, k, product.format)?,
+            finish: if out.is_some() { ENGINE } else { sizes.finish },
+            // Where the copy engine does not store results, any matrix stands for them.
+            out: out.unwrap_or_else(|| a.clone()),
+            a,
+            b,
             bias: product.bias,
             residual: product.residual,
             y,
@@ -56,14 +78,31 @@ pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<
             b_slow: sizes.b[0],
             b_middle: sizes.b[1],
             b_fast: sizes.b[2],
-            finish: sizes.finish,
             splits: sizes.splits,
         };
-        let workgroups = tiles.checked_mul(splits)?.min(multiprocessors);
-        let entry = format!("batch_wgmma_{types}_{turns}_{columns}");
-        let launch = launch(args, entry, [workgroups, 1], 3 * 128)?;
-        Some(KernelLaunch { shared: SHARED, ..launch })
+        let workgroups = tiles.checked_mul(splits)?.min(form.together * multiprocessors);
+        let entry = format!("batch_wgmma_{types}_{turns}_{}_{}", form.groups, form.columns);
+        let launch = launch(args, entry, [workgroups, 1], (form.groups + 1) * 128)?;
+        Some(KernelLaunch { shared: SHARED / number(form.together)? - LEFT, ..launch })
     })
+}
+
+/// The matrices of the result for the copy engine, in panels of 64 rows of 128 bytes; `None` if it cannot store them:
+/// it knows no number of rows of a run, and rows begin at multiples of 16 bytes.
+fn results(product: &Product) -> Option<TensorMap> {
+    let (element, n) = (product.result.size(), product.n.max());
+    let row = product.m * element;
+    let served = product.finish == 0 && product.n.is_fixed() && row.is_multiple_of(16);
+    served.then(|| {
+        Some(TensorMap {
+            memory: product.y,
+            element: number(element)?,
+            dims: vec![product.m as u64, n as u64, product.batches.max() as u64],
+            strides: vec![row as u64, row.checked_mul(n)? as u64],
+            tile: vec![number(STAGE / element)?, LINES, 1],
+            swizzle: number(STAGE)?,
+        })
+    })?
 }
 
 /// The matrices of an operand for the copy engine, in panels of 128 bytes of `k` × 64 lines, or 64 of `k` × 64 lines.
@@ -78,14 +117,4 @@ fn map(side: &Side, k: usize, format: Type) -> Option<TensorMap> {
         tile: vec![number(STAGE / element)?, LINES, 1],
         swizzle: number(STAGE)?,
     })
-}
-
-/// Fitted to products of `bf16` on an NVIDIA H200.
-fn pace(columns: usize, multiprocessors: usize) -> Pace {
-    let (stage, ends) = match columns {
-        256 => (700, 4000),
-        128 => (370, 2500),
-        _ => (225, 1800),
-    };
-    Pace { stage, ends, places: multiprocessors }
 }
