@@ -76,69 +76,81 @@ template <bool WHOLE, uint LINES> struct Walk {
         p = side.x + (left > 0 ? side.at(l, d) : 0);
         step = along ? F32_DEEP : (size_t)F32_DEEP * side.pitch;
     }
-    __forceinline__ float4 next()
+    __forceinline__ float4 load() const
     {
-        float4 v = make_float4(0, 0, 0, 0);
-        if (left > 0) {
-            if (WHOLE) v = *(const float4 *)p;
-            else {
-                const uint there = along ? (uint)left : most;
-                v = make_float4(p[0], there > 1 ? p[1] : 0.0f, there > 2 ? p[2] : 0.0f, there > 3 ? p[3] : 0.0f);
-            }
-        }
+        if (left <= 0) return make_float4(0, 0, 0, 0);
+        if (WHOLE) return *(const float4 *)p;
+        const uint there = along ? (uint)left : most;
+        return make_float4(p[0], there > 1 ? p[1] : 0.0f, there > 2 ? p[2] : 0.0f, there > 3 ? p[3] : 0.0f);
+    }
+    // Of the lines that are `apart` elements further, if they are there.
+    __forceinline__ float4 load_apart(size_t apart, bool there) const { return there && left > 0 ? *(const float4 *)(p + apart) : make_float4(0, 0, 0, 0); }
+    __forceinline__ void advance()
+    {
         p += step;
         left -= F32_DEEP;
-        return v;
     }
-    // A stage is stored as k rows of the lines, and four more.
-    __forceinline__ void store(float *to, float4 v, uint thread) const
+    // A stage is stored as k rows of all lines, and four more.
+    __forceinline__ void store(float *to, uint pitch, float4 v, uint thread) const
     {
-        constexpr uint PITCH = LINES + 4;
         if (along) {
-            float *const at = to + thread % 2 * 4 * PITCH + thread / 2;
+            float *const at = to + thread % 2 * 4 * pitch + thread / 2;
             at[0] = v.x;
-            at[PITCH] = v.y;
-            at[2 * PITCH] = v.z;
-            at[3 * PITCH] = v.w;
+            at[pitch] = v.y;
+            at[2 * pitch] = v.z;
+            at[3 * pitch] = v.w;
         } else
-            *(float4 *)(to + thread / (LINES / 4) * PITCH + thread % (LINES / 4) * 4) = v;
+            *(float4 *)(to + thread / (LINES / 4) * pitch + thread % (LINES / 4) * 4) = v;
     }
 };
-// f32: a workgroup computes LINES rows × LINES columns (128 or 64) in stages of 8 elements of k. Of 128, a warp has 32 × 64 and a thread 8 × 8: four rows and
-// four more 16 further, four columns and four more 32 further. Of 64, a warp has 16 × 32 and a thread 4 × 4.
-template <bool WHOLE, uint LINES> FN void multiply_floats(const Job<float> &j, const Sizes &size, const float *bias, const float *residual, float *out, uint finish)
+// f32: a workgroup computes ROWS × COLUMNS in stages of 8 elements of k. A thread has 8 × 8: four rows and four more 16 further, four columns and four more 32
+// further; a warp 32 × 64. Of 64 × 64, a thread has 4 × 4 and a warp 16 × 32.
+template <bool WHOLE, uint ROWS, uint COLUMNS>
+FN void multiply_floats(const Job<float> &j, const Sizes &size, const float *bias, const float *residual, float *out, uint finish)
 {
-    constexpr uint HALVES = LINES / 64, OWN = 4 * HALVES, PITCH = LINES + 4, LOADS = LINES * 2;
-    __shared__ __align__(16) float shared[2][2][F32_DEEP * PITCH];
+    constexpr uint HALVES = ROWS == 64 ? 1 : 2, OWN = 4 * HALVES, ACROSS = COLUMNS / (32 * HALVES), L_PITCH = ROWS + 4, R_PITCH = COLUMNS + 4;
+    // Of 256 lines a thread loads two pieces of a stage, of 64 half of the threads one: of both sides the two halves.
+    constexpr bool TWICE = ROWS == 256;
+    static_assert(!TWICE || WHOLE, "");
+    __shared__ __align__(16) float lefts[2][F32_DEEP * L_PITCH], rights[2][F32_DEEP * R_PITCH];
     const uint thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    const uint own_row = warp / 2 * 16 * HALVES + lane / 8 * 4, own_column = warp % 2 * 32 * HALVES + lane % 8 * 4;
+    const uint own_row = warp / ACROSS * 16 * HALVES + lane / 8 * 4, own_column = warp % ACROSS * 32 * HALVES + lane % 8 * 4;
     float sum[OWN][OWN];
     #pragma unroll
     for (uint i = 0; i < OWN; ++i)
         #pragma unroll
         for (uint c = 0; c < OWN; ++c) sum[i][c] = 0;
-    // Of 64 lines half of the threads load each side.
-    const uint second = HALVES == 1 ? thread / LOADS : 0, own = thread % LOADS;
-    Walk<WHOLE, LINES> left(second ? j.right : j.left, j.first, own), right(j.right, j.first, own);
-    float4 l = left.next(), r = HALVES == 2 ? right.next() : l;
+    const bool takes_left = ROWS > 64 || thread < 128, takes_right = COLUMNS > 64 || (ROWS == 64 ? thread >= 128 : thread < 128);
+    constexpr uint L_LINES = ROWS == 64 ? 64 : 128;
+    Walk<WHOLE, L_LINES> left(j.left, j.first, thread % (L_LINES * 2));
+    Walk<WHOLE, COLUMNS> right(j.right, j.first, thread % (COLUMNS * 2));
+    const size_t apart = j.left.along ? (size_t)128 * j.left.pitch : 128;
+    const bool further = j.row + 128 + (j.left.along ? thread / 2 : thread % 32 * 4) < size.n;
+    float4 l = make_float4(0, 0, 0, 0), l2 = l, r = l;
+    auto fetch = [&] {
+        if (takes_left) l = left.load();
+        if (TWICE) l2 = left.load_apart(apart, further);
+        if (takes_right) r = right.load();
+        left.advance();
+        right.advance();
+    };
+    fetch();
     uint buffer = 0;
     #pragma unroll 1
     for (uint depth = j.first; depth < j.end; depth += F32_DEEP, buffer ^= 1) {
-        left.store(shared[buffer][second], l, own);
-        if (HALVES == 2) right.store(shared[buffer][1], r, own);
+        if (takes_left) left.store(lefts[buffer], L_PITCH, l, thread % (L_LINES * 2));
+        if (TWICE) left.store(lefts[buffer] + 128, L_PITCH, l2, thread % (L_LINES * 2));
+        if (takes_right) right.store(rights[buffer], R_PITCH, r, thread % (COLUMNS * 2));
         __syncthreads();
-        if (depth + F32_DEEP < j.end) {
-            l = left.next();
-            if (HALVES == 2) r = right.next();
-        }
-        const float *const ls = shared[buffer][0] + own_row, *const rs = shared[buffer][1] + own_column;
+        if (depth + F32_DEEP < j.end) fetch();
+        const float *const ls = lefts[buffer] + own_row, *const rs = rights[buffer] + own_column;
         #pragma unroll
         for (uint e = 0; e < F32_DEEP; ++e) {
             float x[OWN], w[OWN];
             #pragma unroll
             for (uint h = 0; h < HALVES; ++h) {
-                *(float4 *)(x + h * 4) = *(const float4 *)(ls + e * PITCH + h * 16);
-                *(float4 *)(w + h * 4) = *(const float4 *)(rs + e * PITCH + h * 32);
+                *(float4 *)(x + h * 4) = *(const float4 *)(ls + e * L_PITCH + h * 16);
+                *(float4 *)(w + h * 4) = *(const float4 *)(rs + e * R_PITCH + h * 32);
             }
             #pragma unroll
             for (uint i = 0; i < OWN; ++i)
@@ -167,18 +179,19 @@ template <bool WHOLE, uint LINES> FN void multiply_floats(const Job<float> &j, c
         return make_uint2(j.row + own_row + i / OWN % 4 + i / OWN / 4 * 16, j.column + own_column + i % 4 + i % OWN / 4 * 32);
     });
 }
-#define PLAIN(name, FORM, WHOLE, LINES)                                                                                                    \
+#define PLAIN(name, FORM, WHOLE, ROWS, COLUMNS)                                                                                            \
     FORM(name, 256, ARGUMENTS_OF_PLAIN(0))                                                                                                 \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         const Sizes size = SIZES();                                                                                                        \
-        const Job<float> j = job<float>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, LINES, LINES, F32_DEEP);                      \
-        if (j.there) multiply_floats<WHOLE, LINES>(j, size, (const float *)bias, (const float *)residual, (float *)y, finish);             \
+        const Job<float> j = job<float>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, ROWS, COLUMNS, F32_DEEP);                     \
+        if (j.there) multiply_floats<WHOLE, ROWS, COLUMNS>(j, size, (const float *)bias, (const float *)residual, (float *)y, finish);     \
     }
-PLAIN(batch_f32_128, KERNEL_IN_PAIRS, true, 128)
-PLAIN(batch_f32_128_any, KERNEL_ALONE, false, 128)
-PLAIN(batch_f32_64, KERNEL_IN_PAIRS, true, 64)
-PLAIN(batch_f32_64_any, KERNEL_IN_PAIRS, false, 64)
+PLAIN(batch_f32_256x64, KERNEL_ALONE, true, 256, 64)
+PLAIN(batch_f32_128x128, KERNEL_IN_PAIRS, true, 128, 128)
+PLAIN(batch_f32_64x64, KERNEL_IN_PAIRS, true, 64, 64)
+PLAIN(batch_f32_any_128x128, KERNEL_ALONE, false, 128, 128)
+PLAIN(batch_f32_any_64x64, KERNEL_IN_PAIRS, false, 64, 64)
 
 // f64: a workgroup computes 128 rows × COLUMNS (128 or 64) in stages of 16 elements of k, three at a time; a warp COLUMNS / 2 × 32. A side along k is stored as
 // lines of 20 elements, another as k rows of its lines and four more: no two lanes of a load share a bank.

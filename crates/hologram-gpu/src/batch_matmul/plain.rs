@@ -24,8 +24,13 @@ const fn form(name: &'static str, tile: [usize; 2], stage: usize) -> Form {
 }
 
 /// With vectors of elements, and without.
-const F32: [Form; 2] = [form("batch_f32_128", [128, 128], 7000), form("batch_f32_64", [64, 64], 2600)];
-const F32_ANY: [Form; 2] = [form("batch_f32_128_any", [128, 128], 8500), form("batch_f32_64_any", [64, 64], 3200)];
+const F32: [Form; 3] = [
+    form("batch_f32_128x128", [128, 128], 7000),
+    form("batch_f32_256x64", [256, 64], 7500),
+    form("batch_f32_64x64", [64, 64], 2600),
+];
+const F32_ANY: [Form; 2] =
+    [form("batch_f32_any_128x128", [128, 128], 8500), form("batch_f32_any_64x64", [64, 64], 3200)];
 const F64: [Form; 2] = [form("batch_f64_128", [128, 128], 5500), form("batch_f64_64", [128, 64], 3500)];
 const F64_ANY: [Form; 1] = [form("batch_f64_any", [128, 64], 4500)];
 const I32: [Form; 1] = [form("batch_i32", [64, 64], 3000)];

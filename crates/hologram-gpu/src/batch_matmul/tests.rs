@@ -76,9 +76,9 @@ fn products() {
             &["batch_wgmma_bf16_tn_2_128", "batch_join_bf16"],
             &["batch_bf16_tn", "batch_join_bf16"],
         ),
-        (F32, "nn", [64, 64, 8192], &["batch_f32_64", "batch_join_f32"], &["batch_f32_64", "batch_join_f32"]),
-        (F32, "tt", square, &["batch_f32_128"], &["batch_f32_128"]),
-        (F32, "nn", [9, 9, 9], &["batch_f32_64_any"], &["batch_f32_64_any"]),
+        (F32, "nn", [64, 64, 8192], &["batch_f32_64x64", "batch_join_f32"], &["batch_f32_64x64", "batch_join_f32"]),
+        (F32, "tt", square, &["batch_f32_128x128"], &["batch_f32_128x128"]),
+        (F32, "nn", [9, 9, 9], &["batch_f32_any_64x64"], &["batch_f32_any_64x64"]),
         (F64, "nt", [4096, 4096, 4095], &["batch_f64_any"], &["batch_f64_any"]),
         (F64, "nt", square, &["batch_f64_128"], &["batch_f64_128"]),
         (I32, "nn", square, &["batch_i32"], &["batch_i32"]),
@@ -112,7 +112,7 @@ fn linear_products() {
     let kernel = of(DType::BF16, [4096, 50257, 768]);
     assert_eq!(launches(kernel.clone())[0].filled::<Multiply>().finish, super::SUMS);
     assert_eq!(names(kernel), ["batch_wgmma_bf16_nt_2_256"]);
-    assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_f32_128"]);
+    assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_f32_128x128"]);
     // Those of the operation itself.
     assert_eq!(names(of(DType::BF16, [512, 4096, 4096])), ["wgmma_bf16_2_128"]);
     assert_eq!(names(of(DType::F32, [16, 4096, 4096])), ["matmul_f32_f32"]);
