@@ -1,6 +1,6 @@
 // only sm_90a
-// Products of tensors (batch.h) with warpgroup matrix instructions and the bulk tensor copy engine: bf16 and f16 with sums in f32 and either side
-// transposed, and i8 with sums in i32 and both sides along k.
+// Products of tensors (batch.h) with warpgroup matrix instructions and the bulk tensor copy engine: bf16 and f16 with sums in f32 and one side or
+// none transposed, and i8 with sums in i32 and both sides along k.
 //
 // A workgroup computes tiles of GROUPS · 64 rows × N columns: one warpgroup for each group of rows, and one that fills a ring of stages in shared memory,
 // 128 bytes of k each. Both operands lie there in panels of 8 KiB: of a side along k 64 lines of 128 bytes, of a side across 64 k rows of as many lines.
@@ -20,6 +20,23 @@ template <int GROUPS, int N> struct Layout {
 // Descriptor of a side across: panels of 64 lines apart, eight k rows 1,024 bytes apart.
 FN ulong describe_across(uint address) { return (ulong)(address >> 4 & 0x3fff) | (ulong)(PANEL >> 4) << 16 | 64ull << 32 | 1ull << 62; }
 
+// Copies of panels to shared memory, and back: the calling thread may wait until at most LEFT of its copies back still read shared memory.
+FN void copy_panel(uint to, const TensorMap *map, uint x, uint y, uint z, uint barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+}
+FN void store_panel(const TensorMap *map, uint from, uint x, uint y, uint z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(from) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+template <int LEFT> FN void stored_wait() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory"); }
+// Before the copy engine reads what this thread wrote to shared memory.
+FN void engine_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#define TEXT192 D0 "," D1 "," D2 "," D3 "," D4 "," D5
+#define REGS192(c) R16(c, 0), R16(c, 16), R16(c, 32), R16(c, 48), R16(c, 64), R16(c, 80)
 // The types of elements.
 struct Bfloats {};
 struct Halves {};
@@ -38,6 +55,7 @@ struct Bytes {};
     PRODUCT(Bytes, N, "32", "s32.s8.s8", int, INT, A, B, MORE, "", )
 PRODUCTS(64, "32", "33", "34", "%35, %36")
 PRODUCTS(128, "64", "65", "66", "%67, %68")
+PRODUCTS(192, "96", "97", "98", "%99, %100")
 PRODUCTS(256, "128", "129", "130", "%131, %132")
 
 FN void group_sync(uint id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
@@ -109,12 +127,12 @@ FN void multiply(const TensorMap &a, const TensorMap &b, const TensorMap &out, c
                     #pragma unroll
                     for (uint g = 0; g < GROUPS; ++g) {
                         const uint line = (tile.row * GROUPS + g) * 64;
-                        copy_tile(to + g * PANEL, &a, TA ? line : depth, TA ? depth : line, left, ready);
+                        copy_panel(to + g * PANEL, &a, TA ? line : depth, TA ? depth : line, left, ready);
                     }
                     #pragma unroll
                     for (uint g = 0; g < N / 64; ++g) {
                         const uint line = tile.column * N + g * 64;
-                        copy_tile(to + (GROUPS + g) * PANEL, &b, TB ? depth : line, TB ? line : depth, right, ready);
+                        copy_panel(to + (GROUPS + g) * PANEL, &b, TB ? depth : line, TB ? line : depth, right, ready);
                     }
                     next();
                 }
@@ -125,6 +143,7 @@ FN void multiply(const TensorMap &a, const TensorMap &b, const TensorMap &out, c
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const uint warp = thread >> 5 & 3, own = results + role * 2 * PANEL;
     Sum *const part = (Sum *)(shared + (own - shared_address(shared))) + warp * 16 * PART;
+    uint turn = 0; // The panel of results that is written next.
     auto release = [&](uint s) { if ((thread & 127) == 0) barrier_arrive(empty + s * 8); };
     for (uint at = blockIdx.x; at < work; at += gridDim.x) {
         const Tile tile = tile_of(at % tiles, down, across);
@@ -156,13 +175,15 @@ FN void multiply(const TensorMap &a, const TensorMap &b, const TensorMap &out, c
             constexpr uint WIDE = 128 / sizeof(T);
             #pragma unroll
             for (uint p = 0; p < N / WIDE; ++p) {
-                const uint to = own + p % 2 * PANEL;
+                if (column + p * WIDE >= size.m) break;
+                const uint to = own + turn * PANEL;
+                turn ^= 1;
                 if ((thread & 127) == 0) stored_wait<1>();
                 group_sync(1 + role);
                 put_panel(to, warp, lane, *(const Sum (*)[WIDE / 2])(sum + p * WIDE / 2), T());
                 engine_fence();
                 group_sync(1 + role);
-                if ((thread & 127) == 0 && column + p * WIDE < size.m) store_tile(&out, to, column + p * WIDE, row, batch);
+                if ((thread & 127) == 0) store_panel(&out, to, column + p * WIDE, row, batch);
             }
         } else if (finish & SUMS && size.m % 2 == 0) {
             // Four lanes' pairs are 32 bytes.
@@ -202,9 +223,9 @@ FN void multiply(const TensorMap &a, const TensorMap &b, const TensorMap &out, c
     TYPES(nn, false, false, GROUPS, N)                                                                                                     \
     TYPES(nt, false, true, GROUPS, N)                                                                                                      \
     TYPES(tn, true, false, GROUPS, N)                                                                                                      \
-    TYPES(tt, true, true, GROUPS, N)                                                                                                       \
     MULTIPLY(batch_wgmma_i8_nt_##GROUPS##_##N, Bytes, int, int, false, true, GROUPS, N)
 TILES(2, 256)
+TILES(2, 192)
 TILES(2, 128)
 TILES(2, 64)
 TILES(1, 64)

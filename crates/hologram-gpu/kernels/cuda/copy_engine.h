@@ -21,17 +21,3 @@ FN void copy_tile(uint to, const TensorMap *map, uint x, uint y, uint barrier)
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
-FN void copy_tile(uint to, const TensorMap *map, uint x, uint y, uint z, uint barrier)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
-                 ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
-}
-// A tile from shared memory to a matrix, which the calling thread waits for: until at most LEFT of its copies are still read from shared memory.
-FN void store_tile(const TensorMap *map, uint from, uint x, uint y, uint z)
-{
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(from) : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-template <int LEFT> FN void stored_wait() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory"); }
-// Before the copy engine reads what this thread wrote to shared memory.
-FN void engine_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -355,8 +355,8 @@ struct Pace {
 const MOST_SPLITS: usize = 32;
 const MOST_SUMS: usize = 256 << 20;
 /// Nanoseconds of the launch that adds the parts, and bytes of their sums that are written and read in one.
-const JOINING: usize = 4000;
-const JOINED_BYTES: usize = 1250;
+const JOINING: usize = 2500;
+const JOINED_BYTES: usize = 2500;
 
 /// The number of parts of the depth with the least estimated time, and that time in nanoseconds.
 fn splits(product: &Product, tiles: usize, stages: usize, pace: Pace) -> (usize, usize) {

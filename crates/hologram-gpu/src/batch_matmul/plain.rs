@@ -27,11 +27,11 @@ const fn form(name: &'static str, tile: [usize; 2], stage: usize) -> Form {
 const F32: [Form; 3] = [
     form("batch_f32_128x128", [128, 128], 7000),
     form("batch_f32_256x64", [256, 64], 7500),
-    form("batch_f32_64x64", [64, 64], 2600),
+    form("batch_f32_64x64", [64, 64], 2400),
 ];
 const F32_ANY: [Form; 2] =
     [form("batch_f32_any_128x128", [128, 128], 8500), form("batch_f32_any_64x64", [64, 64], 3200)];
-const F64: [Form; 2] = [form("batch_f64_128", [128, 128], 5500), form("batch_f64_64", [128, 64], 3500)];
+const F64: [Form; 2] = [form("batch_f64_128", [128, 128], 6500), form("batch_f64_64", [128, 64], 3500)];
 const F64_ANY: [Form; 1] = [form("batch_f64_any", [128, 64], 4500)];
 const I32: [Form; 1] = [form("batch_i32", [64, 64], 3000)];
 const I64: [Form; 1] = [form("batch_i64", [64, 64], 10_000)];

@@ -55,15 +55,15 @@ fn products() {
     for (format, turns, sizes, h200, a100) in [
         (BF16, "nn", square, &["batch_wgmma_bf16_nn_2_256"][..], &["batch_bf16_nn"][..]),
         (F16, "tn", square, &["batch_wgmma_f16_tn_2_256"], &["batch_f16_tn"]),
-        (BF16, "nt", [1024; 3], &["batch_wgmma_bf16_nt_2_64"], &["batch_bf16_nt"]),
-        (BF16, "tt", square, &["batch_wgmma_bf16_tt_2_256"], &["batch_bf16_tt"]),
+        (BF16, "nt", [1024; 3], &["batch_wgmma_bf16_nt_2_64"], &["batch_bf16_nt", "batch_join_bf16"]),
+        (BF16, "tt", square, &["batch_bf16_tt"], &["batch_bf16_tt"]),
         // Lines that are not 16 bytes apart are copied first; i8 also if it does not lie along the depth.
         (BF16, "nn", [4096, 50257, 768], &["batch_pad", "batch_wgmma_bf16_nn_2_256"], &["batch_pad", "batch_bf16_nn"]),
         (
             BF16,
             "nn",
             [64, 65, 33],
-            &["batch_pad", "batch_pad", "batch_wgmma_bf16_nn_2_64"],
+            &["batch_pad", "batch_pad", "batch_wgmma_bf16_nn_1_64"],
             &["batch_pad", "batch_pad", "batch_bf16_nn"],
         ),
         (I8, "nt", square, &["batch_wgmma_i8_nt_2_256"], &["batch_i8_nt"]),
@@ -115,7 +115,7 @@ fn linear_products() {
     assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_f32_128x128"]);
     // Those of the operation itself.
     assert_eq!(names(of(DType::BF16, [512, 4096, 4096])), ["wgmma_bf16_2_128"]);
-    assert_eq!(names(of(DType::F32, [16, 4096, 4096])), ["matmul_f32_f32"]);
+    assert_eq!(names(of(DType::F32, [16, 4096, 4096])), ["matmul_small"]);
 }
 
 /// Matrices that share the right side are rows of one product; other batches are found by up to three numbers.

@@ -22,8 +22,13 @@ const fn form(groups: usize, columns: usize, stage: usize, ends: usize, together
     Form { groups, columns, stage, ends, together }
 }
 
-const FORMS: [Form; 4] =
-    [form(2, 256, 620, 2600, 1), form(2, 128, 350, 2200, 1), form(2, 64, 240, 1900, 1), form(1, 64, 300, 2200, 2)];
+const FORMS: [Form; 5] = [
+    form(2, 256, 670, 1800, 1),
+    form(2, 192, 510, 1500, 1),
+    form(2, 128, 350, 900, 1),
+    form(2, 64, 300, 1100, 1),
+    form(1, 64, 350, 600, 2),
+];
 
 /// Shared memory of a multiprocessor; each workgroup that shares it leaves one KiB to the device.
 const SHARED: u32 = 228 * 1024;
@@ -41,7 +46,7 @@ pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<
         _ => return None,
     };
     let (turns, k) = (product.turns(), product.depth()?);
-    if !target.is(90) || target.max_shared < SHARED - LEFT {
+    if !target.is(90) || target.max_shared < SHARED - LEFT || turns == "tt" {
         return None;
     }
     let (multiprocessors, stages) = (target.multiprocessors as usize, (k * product.format.size()).div_ceil(STAGE));
