@@ -249,7 +249,8 @@ FN void mma(double (&d)[4], const double (&a)[8], const double (&b)[4])
         asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+d"(d[i % 2 * 2]), "+d"(d[i % 2 * 2 + 1]) : "d"(a[i]), "d"(b[i / 2]));
 #endif
 }
-template <uint COLUMNS, bool PAIRS> FN void multiply_doubles(const Job<double> &j, const Sizes &size, const double *bias, const double *residual, double *out, uint finish)
+// SIDES: the bits of how sides lie where a kernel is for them; ~0 where `sides` has them.
+template <uint COLUMNS, bool PAIRS, uint SIDES> FN void multiply_doubles(const Job<double> &j, const Sizes &size, const double *bias, const double *residual, double *out, uint finish, uint sides)
 {
     constexpr uint TILES = COLUMNS / 32, STAGE = (128 + COLUMNS) * F64_LINE;
     extern __shared__ __align__(16) double stages[];
@@ -275,7 +276,8 @@ template <uint COLUMNS, bool PAIRS> FN void multiply_doubles(const Job<double> &
             for (uint e = 0; e < 4; ++e) sum[i][c][e] = 0;
     for (uint s = 0; s < F64_STAGES - 1; ++s) fill(s);
     // Distances of lines and of elements of k in a stage.
-    const uint l_line = j.left.along ? F64_LINE : 1, l_deep = j.left.along ? 1 : 132, r_line = j.right.along ? F64_LINE : 1, r_deep = j.right.along ? 1 : COLUMNS + 4;
+    const bool a_along = (SIDES == ~0u ? sides : SIDES) & A_ALONG, b_along = (SIDES == ~0u ? sides : SIDES) & B_ALONG;
+    const uint l_line = a_along ? F64_LINE : 1, l_deep = a_along ? 1 : 132, r_line = b_along ? F64_LINE : 1, r_deep = b_along ? 1 : COLUMNS + 4;
     #pragma unroll 1
     for (uint step = 0; step < steps; ++step) {
         asm volatile("cp.async.wait_group %0;" ::"n"(F64_STAGES - 2) : "memory");
@@ -312,17 +314,22 @@ template <uint COLUMNS, bool PAIRS> FN void multiply_doubles(const Job<double> &
         return make_uint2(j.row + own_row + i / 16 * 16 + i / 2 % 2 * 8 + g, j.column + own_column + i / 4 % 4 * 8 + t * 2 + i % 2);
     });
 }
-#define DOUBLES(name, COLUMNS, PAIRS)                                                                                                      \
+#define DOUBLES(name, COLUMNS, PAIRS, SIDES)                                                                                               \
     KERNEL_SHARED(name, 256, 1, ARGUMENTS_OF_PLAIN(0))                                                                                     \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         const Sizes size = SIZES();                                                                                                        \
-        const Job<double> j = job<double>(a, a_pitch, a_size, b, b_pitch, b_size, sides, size, 128, COLUMNS, F64_DEEP);                    \
-        if (j.there) multiply_doubles<COLUMNS, PAIRS>(j, size, (const double *)bias, (const double *)residual, (double *)y, finish);       \
+        const Job<double> j = job<double>(a, a_pitch, a_size, b, b_pitch, b_size, SIDES == ~0u ? sides : SIDES, size, 128, COLUMNS, F64_DEEP); \
+        if (j.there) multiply_doubles<COLUMNS, PAIRS, SIDES>(j, size, (const double *)bias, (const double *)residual, (double *)y, finish, sides); \
     }
-DOUBLES(batch_f64_128, 128, true)
-DOUBLES(batch_f64_64, 64, true)
-DOUBLES(batch_f64_any, 64, false)
+#define SIDES_OF_DOUBLES(COLUMNS)                                                                                                          \
+    DOUBLES(batch_f64_##COLUMNS##_nn, COLUMNS, true, A_ALONG)                                                                              \
+    DOUBLES(batch_f64_##COLUMNS##_nt, COLUMNS, true, A_ALONG | B_ALONG)                                                                    \
+    DOUBLES(batch_f64_##COLUMNS##_tn, COLUMNS, true, 0)                                                                                    \
+    DOUBLES(batch_f64_##COLUMNS##_tt, COLUMNS, true, B_ALONG)
+SIDES_OF_DOUBLES(128)
+SIDES_OF_DOUBLES(64)
+DOUBLES(batch_f64_any, 64, false, ~0u)
 
 // Integers: a workgroup computes 64 rows × 64 columns in stages of 16 elements of k; a thread 4 × 4 of them, 16 apart.
 template <class T> FN void multiply_integers(const Job<T> &j, const Sizes &size, const T *bias, const T *residual, T *y, uint finish)

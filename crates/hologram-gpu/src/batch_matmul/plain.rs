@@ -98,7 +98,12 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
             b_size: number(product.right.size)?,
             sides: u32::from(product.left.along) * A_ALONG + u32::from(product.right.along) * B_ALONG,
         };
-        Some(KernelLaunch { shared, ..launch(args, form.name, [tiles, splits], 256)? })
+        // Kernels of pairs of f64 know how their sides lie.
+        let entry = match form.name {
+            "batch_f64_128" | "batch_f64_64" => format!("{}_{}", form.name, product.turns()),
+            name => name.into(),
+        };
+        Some(KernelLaunch { shared, ..launch(args, entry, [tiles, splits], 256)? })
     })
 }
 

@@ -80,7 +80,7 @@ fn products() {
         (F32, "tt", square, &["batch_f32_128x128"], &["batch_f32_128x128"]),
         (F32, "nn", [9, 9, 9], &["batch_f32_any_64x64"], &["batch_f32_any_64x64"]),
         (F64, "nt", [4096, 4096, 4095], &["batch_f64_any"], &["batch_f64_any"]),
-        (F64, "nt", square, &["batch_f64_128"], &["batch_f64_128"]),
+        (F64, "nt", square, &["batch_f64_128_nt"], &["batch_f64_128_nt"]),
         (I32, "nn", square, &["batch_i32"], &["batch_i32"]),
         (I64, "nn", square, &["batch_i64"], &["batch_i64"]),
         (U8, "nn", square, &[], &[]),
