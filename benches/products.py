@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Products of matrices on the CPU beside torch, in one run: rows of a table for benches/RESULTS.md or its history.
+"""Products of matrices beside torch, in one run: rows of a table for benches/RESULTS.md or its history.
 
     python3 -m venv venv && venv/bin/pip install torch
     cargo build --release -p hologram-core --example product_bench
     venv/bin/python benches/products.py [--threads 1,2] [--rounds 7] [--only f32] [--sides 256,1024] [--bench PROGRAM]
+    venv/bin/python benches/products.py --device cuda    # by the Python package, which must be installed
 
 Both sides take turns: in every round each has the least of a few runs of a case, and printed are the medians over the
 rounds, in GFLOP/s, with the median of the rounds' ratios. The share is of multiplications alone on as many threads,
-measured in the same rounds.
+measured in the same rounds. On a GPU figures are of calls that are not waited for one by one, so that small products cost
+what a call costs; f32 is exact on both sides.
 """
 
 import argparse
@@ -22,11 +24,13 @@ parser.add_argument("--bench", default="target/release/examples/product_bench")
 parser.add_argument("--threads", default="1,2")
 parser.add_argument("--rounds", type=int, default=7)
 parser.add_argument("--only", default="", help="types, separated by commas")
-parser.add_argument("--sides", default="64,128,256,512,1024")
+parser.add_argument("--sides")
+parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 args = parser.parse_args()
 
 LAYOUTS = ("NN", "NT", "TN")
-sides = [int(n) for n in args.sides.split(",")]
+default = "64,128,256,512,1024" if args.device == "cpu" else "256,512,1024,2048,4096,8192"
+sides = [int(n) for n in (args.sides or default).split(",")]
 cases = [("f32", 1, n, layout) for n in sides for layout in LAYOUTS]
 cases += [("f32", 512, 64, layout) for layout in LAYOUTS] + [("f32", 64, 256, layout) for layout in LAYOUTS]
 cases += [(ty, 1, n, "NN") for ty in ("bf16", "f16", "f64", "i8", "i32") for n in (256, 1024)]
@@ -46,6 +50,64 @@ def torch_seconds(ty, batch, n, layout, count):
         least = min(least, time.perf_counter() - start)
     return least / count
 
+
+def on_gpu():
+    """The table of a GPU."""
+    import hologram as hg
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    types = TYPES | {"i8": torch.int8}
+    device = torch.device("cuda")
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, medians of {args.rounds} rounds, TFLOP/s")
+    print("| product | Hologram | torch | ratio |")
+    print("| --- | --- | --- | --- |")
+    table = [(ty, 1, n, layout) for ty in ("bf16", "f16") for n in sides for layout in LAYOUTS]
+    table += [(ty, b, n, layout) for ty in ("bf16", "f16") for b, n in ((512, 64), (64, 256)) for layout in LAYOUTS]
+    table += [("f32", 1, n, layout) for n in sides if n <= 4096 for layout in LAYOUTS]
+    table += [("f32", 512, 64, "NN"), ("f32", 64, 256, "NN")]
+    table += [("f64", 1, n, "NN") for n in sides if n <= 4096] + [("i8", 1, n, "NT") for n in sides]
+
+    def seconds(call, wait, count):
+        wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        wait()
+        return (time.perf_counter() - start) / count
+
+    for ty, batch, n, layout in table:
+        if args.only and ty not in args.only.split(","):
+            continue
+        shape = (batch, n, n) if batch > 1 else (n, n)
+        if ty == "i8":
+            numbers = [torch.randint(-9, 9, shape, device=device, dtype=torch.int8) for _ in range(2)]
+        else:
+            numbers = [torch.randn(shape, device=device).to(types[ty]) for _ in range(2)]
+        a, b = (x.mT if turned == "T" else x for x, turned in zip(numbers, layout))
+        own = [hg.from_dlpack(x) for x in numbers]
+        x, y = (hg.matrix_transpose(x) if turned == "T" else x for x, turned in zip(own, layout))
+        ours = lambda: hg.matmul(x, y)
+        theirs = (lambda: torch._int_mm(a, b)) if ty == "i8" else (lambda: a @ b)
+        got, want = torch.from_dlpack(ours()).double(), theirs().double()
+        error = ((got - want).abs().max() / want.abs().max()).item()
+        if not error < 0.01:
+            raise SystemExit(f"{ty} {shape} {layout}: off by {error}")
+        del got, want
+        flop = 2 * batch * n**3
+        count = max(1, min(200, int(2e11 / flop)))
+        rows = []
+        for _ in range(args.rounds):
+            one = seconds(ours, lambda: hg.synchronize("cuda"), count)
+            other = seconds(theirs, torch.cuda.synchronize, count)
+            rows.append((flop / one, flop / other, other / one))
+        one, other, ratio = (statistics.median(column) for column in zip(*rows))
+        size = f"{batch} × {n}³" if batch > 1 else f"{n}³"
+        print(f"| {ty} {size} {layout} | {one / 1e12:.1f} | {other / 1e12:.1f} | {ratio:.2f} |", flush=True)
+
+
+if args.device == "cuda":
+    on_gpu()
+    raise SystemExit
 
 for threads in args.threads.split(","):
     torch.set_num_threads(int(threads))

@@ -81,6 +81,32 @@ fn chains_of_elementwise_operations_are_one_launch() -> Result<()> {
             },
         ),
         (
+            "a widened value with two users",
+            3,
+            |x| -(x * x),
+            |g, x| {
+                let narrow = g.cast(x, DType::BF16)?;
+                g.output("narrow", narrow)?;
+                let wide = g.cast(narrow, DType::F32)?;
+                let minus = g.neg(wide)?;
+                g.output("minus", minus)?;
+                g.mul(wide, minus)
+            },
+        ),
+        (
+            "a widened value that a chain computes, with two users",
+            3,
+            |x| -4.0 * (x * x),
+            |g, x| {
+                let double = g.add(x, x)?;
+                let narrow = g.cast(double, DType::BF16)?;
+                let wide = g.cast(narrow, DType::F32)?;
+                let minus = g.neg(wide)?;
+                g.output("minus", minus)?;
+                g.mul(wide, minus)
+            },
+        ),
+        (
             "a value that nothing needs",
             1,
             |x| -x,

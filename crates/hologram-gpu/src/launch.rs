@@ -59,6 +59,11 @@ impl Count {
         self.most as usize * self.per as usize
     }
 
+    /// Whether it is known before a run.
+    pub fn is_fixed(self) -> bool {
+        self.slot == u32::MAX
+    }
+
     /// Whether it is a multiple of 4 whatever the extent.
     pub fn in_fours(self) -> bool {
         self.per.is_multiple_of(4)

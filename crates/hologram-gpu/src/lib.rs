@@ -7,6 +7,7 @@
 
 mod arguments;
 mod attention;
+mod batch_matmul;
 mod dry;
 mod elementwise;
 mod experts;
@@ -20,6 +21,7 @@ mod matvec;
 mod policy;
 mod quantize;
 mod reduce;
+mod reduce_lines;
 mod repack;
 mod rms_norm;
 mod rope;
@@ -261,8 +263,8 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Attention { .. } => &[attention::find],
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
-        Operation::Softmax { .. } => &[softmax::find],
-        Operation::Reduce { .. } => &[reduce::find],
+        Operation::Softmax { .. } => &[softmax::find, softmax::find_rows],
+        Operation::Reduce { .. } => &[reduce::find, reduce_lines::find],
         Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
         Operation::Repack => &[repack::find],
@@ -270,6 +272,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::ExpertMatmul { .. } => &[experts::find],
         Operation::ExpertSum => &[experts::find_sum],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
+        Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
@@ -285,7 +288,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortBlocks { .. }
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
-        | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::ConvState
         | Operation::CausalConv

@@ -21,7 +21,8 @@ pub(crate) struct Step {
 
 impl Graph {
     /// The launches of a graph in order. Nodes that no output or state update needs are left out. An elementwise node
-    /// is computed inside its user if it has a single user, which is elementwise and of the same shape.
+    /// is computed inside its user if it has a single user, which is elementwise and of the same shape. A conversion to
+    /// a wider type of a value in memory is computed inside each of several such users, which then read fewer bytes.
     ///
     /// A node that reads a state is not fused: the state may be overwritten before its user runs.
     pub(crate) fn steps(&self) -> Vec<Step> {
@@ -39,6 +40,18 @@ impl Graph {
             let is = |op: Operation| matches!(op, Operation::Matmul | Operation::ExpertMatmul { .. });
             inputs.iter().any(|i| self.op(self.storage(*i)).is_some_and(|op| is(op.operation())))
         };
+        // Whether it is a conversion to a wider type of a value that is in memory, as its own user does not compute it.
+        let widens = |op: &SharedOp, inputs: &[NodeId], id: NodeId| {
+            let bytes = |id: NodeId| match self.ty(id).format {
+                DType::Plain(ty) => Some(ty.size()),
+                _ => None,
+            };
+            let [x] = inputs else { return false };
+            let computed = self.op(*x).is_some_and(|op| op.elementwise().is_some()) && !self.is_output(*x);
+            let alone = users.get(x).is_none_or(|users| users.len() == 1);
+            let wider = bytes(*x).zip(bytes(id)).is_some_and(|(from, to)| from < to);
+            op.operation() == Operation::Cast && wider && !(computed && alone)
+        };
         let inlined = |id: NodeId| {
             let Source::Op { op, inputs } = &self.nodes[id.0 as usize].source else { return false };
             // A constant that only elementwise operations read becomes part of each of them.
@@ -49,13 +62,20 @@ impl Graph {
                         .all(|user| reads(*user, id) && self.op(*user).is_some_and(|u| u.elementwise().is_some()))
                 });
             }
+            let within = |user: NodeId| {
+                let fits = |u: &SharedOp| {
+                    u.elementwise().is_some() && !(u.operation() == Operation::Cast && of_product(inputs))
+                };
+                self.op(user).is_some_and(fits) && reads(user, id) && self.ty(user).shape == self.ty(id).shape
+            };
             op.elementwise().is_some()
                 && inputs.iter().all(|i| self.state_of(*i).is_none())
                 && !self.is_output(id)
-                && matches!(users.get(&id).map(Vec::as_slice), Some([user])
-                    if self.op(*user).is_some_and(|u| u.elementwise().is_some() && !(u.operation() == Operation::Cast && of_product(inputs)))
-                    && reads(*user, id)
-                    && self.ty(*user).shape == self.ty(id).shape)
+                && match users.get(&id).map(Vec::as_slice) {
+                    Some([user]) => within(*user),
+                    Some(several) => widens(op, inputs, id) && several.iter().all(|user| within(*user)),
+                    None => false,
+                }
         };
         let mut steps = Vec::new();
         for (id, op_inputs) in self.op_nodes() {

@@ -474,9 +474,34 @@ pub(super) fn cases() -> Vec<Case> {
             (Type::BF16, 65, 70, 33),
             (Type::I8, 20, 9, 65),
             (Type::F64, 9, 20, 33),
+            // More than a tile of a device, in sizes that are whole vectors and in odd ones.
+            (Type::F32, 136, 140, 72),
+            (Type::BF16, 136, 264, 136),
+            (Type::F16, 129, 77, 201),
+            (Type::I8, 144, 136, 160),
+            (Type::F64, 130, 66, 50),
+            (Type::I32, 66, 70, 19),
+            (Type::I64, 66, 70, 19),
         ] {
             cases.push(case(transposed(a, b), ty, &left(n, k), &right(k, m)));
         }
+    }
+    // Few results of many products, batches that lie differently in both sides, and a single column or row.
+    for ty in [Type::BF16, Type::F16, Type::F32, Type::I8] {
+        cases.push(case(plain, ty, &[24, 4096], &[4096, 40]));
+        cases.push(case(transposed(true, false), ty, &[2104, 9], &[2104, 17]));
+        cases.push(case(plain, ty, &[3, 1, 2, 20, 16], &[2, 1, 16, 24]));
+        cases.push(case(transposed(false, true), ty, &[3, 1, 130, 64], &[1, 2, 136, 64]));
+        cases.push(case(plain, ty, &[70, 48], &[48, 1]));
+        cases.push(case(plain, ty, &[1, 48], &[48, 70]));
+    }
+    let full = BatchMatmul { bias: true, activation: Some(Activation::Relu), residual: true, ..plain };
+    for (ty, m) in [(Type::BF16, 40), (Type::F16, 37), (Type::F32, 40), (Type::I8, 37)] {
+        cases.extend([case(full, ty, &[20, 4096], &[4096, m]), case(full, ty, &[2, 140, 64], &[2, 64, m])]);
+    }
+    for activation in [Activation::Gelu, Activation::Silu] {
+        let op = BatchMatmul { activation: Some(activation), bias: true, ..plain };
+        cases.push(case(op, Type::BF16, &[140, 64], &[64, 72]));
     }
     for (bias, activation, residual, ty) in [
         (true, None, false, Type::F32),
@@ -495,14 +520,18 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // Sizes that are run-time extents: rows, batches, and the depth.
     let (extent, fixed) = (Dim::Extent(0), Dim::Fixed);
-    let f32 = |shape: &[Dim]| CaseInput::normal(DType::F32, shape);
-    for (rows, max) in [(0, 9), (7, 9), (70, 130)] {
-        let mut both = Vec::new();
-        both.push((transposed(false, true), f32(&[extent, fixed(17)]), f32(&[fixed(12), fixed(17)])));
-        both.push((plain, f32(&[extent, fixed(3), fixed(5)]), f32(&[extent, fixed(5), fixed(4)])));
-        both.push((transposed(true, false), f32(&[extent, fixed(9)]), f32(&[extent, fixed(10)])));
-        for (op, a, b) in both {
-            cases.push(Case::new(op, &[(max, rows)]).input(a).input(b));
+    for format in [DType::F32, DType::BF16, DType::F16, DType::F64] {
+        let input = |shape: &[Dim]| CaseInput::normal(format, shape);
+        for (rows, max) in [(0, 9), (7, 9), (70, 130)] {
+            let mut both = Vec::new();
+            both.push((transposed(false, true), input(&[extent, fixed(17)]), input(&[fixed(12), fixed(17)])));
+            both.push((plain, input(&[extent, fixed(3), fixed(5)]), input(&[extent, fixed(5), fixed(4)])));
+            both.push((transposed(true, false), input(&[extent, fixed(9)]), input(&[extent, fixed(10)])));
+            both.push((plain, input(&[extent, fixed(3), fixed(16)]), input(&[fixed(16), fixed(8)])));
+            both.push((transposed(true, false), input(&[extent, fixed(16)]), input(&[extent, fixed(24)])));
+            for (op, a, b) in both {
+                cases.push(Case::new(op, &[(max, rows)]).input(a).input(b));
+            }
         }
     }
     cases

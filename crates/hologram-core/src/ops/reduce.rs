@@ -324,6 +324,11 @@ pub(super) fn cases() -> Vec<Case> {
         if matches!(reduction, Sum | Max) {
             cases.extend([rows(3, 3, 4096), fixed(Type::F32, 0, &[100_003])]);
         }
+        // Long lines, which devices reduce in pieces.
+        for ty in [Type::F32, Type::F16, Type::BF16] {
+            let n = if reduction == Prod { 9 } else { 1000 };
+            cases.extend([fixed(ty, 0, &[n, 136]), fixed(ty, 0, &[n, 37]), fixed(ty, 1, &[2, 20 * n + 8])]);
+        }
         for ty in Type::ALL {
             if ty != Type::F32 && exists_for(reduction, ty) {
                 let n = if reduction == Prod { 4 } else { 300 };

@@ -190,6 +190,10 @@ pub(super) fn cases() -> Vec<Case> {
             row(&[1.0, f32::INFINITY, 2.0]),
             row(&[3e38, -3e38, 0.0]),
         ]);
+        // Rows that a warp, a workgroup and neither holds, whole vectors of elements and not.
+        for ty in [Type::F32, Type::F16, Type::BF16] {
+            cases.extend([256, 1024, 1001, 2048, 8190, 9001].map(|n| case(ty, 1, 9, 12, &[n], 3.0)));
+        }
         if !log {
             cases.extend([case(Type::F32, 1, 2, 3, &[8192], 1.0), case(Type::F32, 1, 2, 2, &[20_003], 3.0)]);
         }

@@ -24,6 +24,7 @@ pub(super) use codes::{
 };
 pub use packed::Unpacked;
 
+use super::batch_matmul;
 use super::launch::{Places, number};
 use super::{BlasCall, Memory, NativeKernel, Target};
 
@@ -73,7 +74,7 @@ struct Product {
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let product = Product::of(spec)?;
     let plain = || plain::find(&product, target).filter(|_| product.packed == [None] && !target.is_apple());
-    served(&product, target).or_else(plain)
+    served(&product, target).or_else(|| batch_matmul::find_linear(spec, target)).or_else(plain)
 }
 
 /// The native kernel for two or three products that share x, for a product and an addition, and for two products and
