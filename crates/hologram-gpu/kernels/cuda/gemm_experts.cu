@@ -76,10 +76,18 @@ KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, ste
 struct Operands {
     const uchar *x;
     const uchar *low[2], *high[2], *records[2];
+    const float *bias[2];
     uint slots, k, m;
-    bool per_slot; // Whether each slot has activations of its own, instead of each token.
+    bool per_slot, biased; // Whether each slot has activations of its own, instead of each token; whether experts have biases.
     Mode mode;
 };
+// gpt-oss' gate, of experts only.
+constexpr Mode CLAMPED_SWIGLU = (Mode)4;
+FN float clamped_swiglu(float gate, float up)
+{
+    const float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return g * (1.0f / (1.0f + expf(-1.702f * g))) * (u + 1.0f);
+}
 
 template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan, uint most_tiles, float *y)
 {
@@ -98,7 +106,7 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
     }
     __syncthreads();
 
-    const bool gated = in.mode == SWIGLU || in.mode == RELU2;
+    const bool gated = in.mode == SWIGLU || in.mode == RELU2 || in.mode == CLAMPED_SWIGLU;
     const uint chunks = in.k / 32, steps = (chunks + 3) / 4;
     const uint row0 = blockIdx.x * (gated ? 128 : 256) + warp * (gated ? 16 : 32) + (lane >> 2);
     const ulong policy = stream_policy();
@@ -163,11 +171,12 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
             for (uint i = 0; i < 4; ++i) {
                 const uint row = row_of(i);
                 if (row >= in.m) continue;
-                const float v = sum[i / 2][j][e + i % 2 * 2];
+                const size_t of_expert = (size_t)expert * in.m + row;
+                const float v = sum[i / 2][j][e + i % 2 * 2] + (in.biased ? in.bias[0][of_expert] : 0.0f);
                 if (!gated) to[row] = v;
                 else if (i < 2) {
-                    const float up = sum[1][j][e + i % 2 * 2];
-                    to[row] = in.mode == SWIGLU ? swiglu(v, up) : relu2(v, up);
+                    const float up = sum[1][j][e + i % 2 * 2] + (in.biased ? in.bias[1][of_expert] : 0.0f);
+                    to[row] = in.mode == SWIGLU ? swiglu(v, up) : in.mode == RELU2 ? relu2(v, up) : clamped_swiglu(v, up);
                 }
             }
         }
@@ -177,12 +186,12 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
 #define EXPERTS(name, W, N, PER_SM)                                                                                                            \
     KERNEL_SHARED(experts_##name##_##N, 256, PER_SM, IN(0, uchar, x), IN(1, uint, plan), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),  \
         IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), OUT(8, float, y), VAL(9, uint, most_tiles), VAL(10, uint, slots), VAL(11, uint, k), \
-        VAL(12, uint, m), VAL(13, uint, per_slot), VAL(14, uint, mode))                                                                        \
+        VAL(12, uint, m), VAL(13, uint, per_slot), VAL(14, uint, mode), IN(15, float, b0), IN(16, float, b1), VAL(17, uint, biased))            \
     {                                                                                                                                          \
-        const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, slots, k, m, per_slot != 0, (Mode)mode};                                         \
+        const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, {b0, b1}, slots, k, m, per_slot != 0, biased != 0, (Mode)mode};                  \
         multiply<W, N>(in, plan, most_tiles, y);                                                                                               \
     }
-#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2) EXPERTS(name, planes::W, 64, 1)
+#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, (planes::W == planes::NVFP4 ? 1 : 2)) EXPERTS(name, planes::W, 64, 1)
 PACKED_TYPES(EXPERTS_OF)
 EXPERTS_OF(q8, Q8)
 EXPERTS_OF(q4, Q4)

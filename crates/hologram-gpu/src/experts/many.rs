@@ -60,6 +60,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let mode = match request.after {
         After::Swiglu => Mode::Swiglu,
         After::Relu2 => Mode::Relu2,
+        After::ClampedSwiglu => Mode::ClampedSwiglu,
         _ => Mode::Store,
     };
     let products = Experts {
@@ -71,6 +72,8 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         w1,
         h1,
         s1,
+        b0: request.optional(inputs.bias[0]),
+        b1: request.optional(inputs.bias[1]),
         y: places.output(0),
         most_tiles: number(most_tiles)?,
         slots: number(request.slots)?,
@@ -78,6 +81,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         m: number(request.m)?,
         per_slot: u32::from(request.per_slot),
         mode: mode as u32,
+        biased: u32::from(inputs.bias[0].is_some()),
     };
     let rows = if request.gated() { ROWS / 2 } else { ROWS };
     let entry = format!("experts_{weights}_{tile}");
