@@ -73,11 +73,24 @@ def rms_norm():
             out = array.array("b", bytes(n * rows))
             yield Case("rms_norm.k", f"rms_norm_i8_{v}", (rows,), (threads,), [x, w, out, floats(len(scales)), *tail, group, 0.0],
                        {2: codes, 3: scales}, {}, 1.01 / 127, [0])
+    x, w, n = [floats(3 * 128), floats(2 * 128)], [floats(128), floats(128)], 128
+    want = [[a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(values, n) for a, c in zip(row, gain)] for values, gain in zip(x, w)]
+    # A token of three rows and of two, and room for another.
+    args = [x[0], w[0], floats(6 * 128), x[1], w[1], floats(4 * 128), uints(9, 1), 1, 2, 1, 3, 2, 6, n, 1e-5]
+    yield Case("rms_norm.k", "rms_norms_2", (10,), (32,), args, {2: want[0], 5: want[1]}, bound=1e-6)
     x, w, n = floats(3 * 37), floats(37), 37
     want = [a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(x, n) for a, c in zip(row, w)]
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(0), FIXED, 3, 1, n, 1e-5], {2: want}, bound=1e-6)
     # The number of rows is word 1 of the step block.
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(9, 2), 1, 3, 1, n, 1e-5], {2: want[:74]}, bound=1e-6)
+
+
+def biases():
+    tokens, widths = 3, (300, 20)
+    x, b = [floats(tokens * m) for m in widths], [floats(m) for m in widths]
+    want = [[v + own[i % m] for i, v in enumerate(values)] for values, own, m in zip(x, b, widths)]
+    args = [x[0], b[0], floats(len(x[0])), x[1], b[1], floats(len(x[1])), None, None, None, uints(9, tokens), 1, tokens + 1, 1, *widths, 0]
+    yield Case("biases.k", "biases", (2, tokens + 1), (256,), args, {2: want[0], 5: want[1]}, bound=1e-6)
 
 
 def layer_norm():
@@ -432,13 +445,13 @@ def experts():
                 want = [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in clamped]
             elif form == "sum":
                 want = [sum(factors[t * slots + s] * products[0][(t * slots + s) * m + c] for s in range(slots)) + added[t * m + c] for t in range(tokens) for c in range(m)]
-                # Four teams have rows of their own.
-                few = w == "q8" or w in PACKED and (PACKED[w][4] or PACKED[w][1])
-                grid = (-(-m // ((4 if few else 8) * 4)), tokens)
+                # Teams have rows of their own: eight that quantise, four else.
+                teams, few = 8 if a == "i8" else 4, w == "q8" or w in PACKED and (PACKED[w][4] or PACKED[w][1])
+                grid = (-(-m // ((4 if few else 8) * teams)), tokens)
                 args = [x if a == "i8" else codes, *matrices[0][:3], uints(*ids), factors, added, *(biases or [None]), floats(len(want)), uints(0), FIXED, tokens, 1,
                         k, m, slots, count, 1, 1, int(bool(biases)), 0.0, uints(*[0] * 8)]
                 name = f"sums_{w}_{'codes' if a == 'i8' else a}"
-                yield Case("expert_sums.k", name, grid, (256,), args, {8: want}, bound=3e-3 if a != "f32" else 2e-5, shared=slots * (k + k // 64 * 16))
+                yield Case("expert_sums.k", name, grid, (teams * 64,), args, {8: want}, bound=3e-3 if a != "f32" else 2e-5, shared=slots * (k + k // 64 * 16))
                 continue
             second = matrices[1][:3] if gated else [None] * 3
             args = [codes, x_scales, *matrices[0][:3], *second, uints(*ids), *(biases + [None] * 2)[:2], floats(len(want)), uints(0), FIXED, tokens, 1, k, m, slots,
@@ -685,7 +698,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, biases, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
 
 
 def run(source, cases, folders=FOLDERS):

@@ -12,6 +12,8 @@ pub enum Fused {
     NormConvert(NormConvert),
     /// Two norms.
     Norms(Norms),
+    /// `add add [add]?`: sums of a tensor and a bias each, which are the same elements for all rows.
+    Biases(Vec<(usize, usize)>),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
     /// A router's choice among experts.
@@ -251,6 +253,7 @@ impl Fused {
             Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
             Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
+            Operation::Elementwise(Elementwise::Add) => group.biases().map(Fused::Biases),
             Operation::ExpertMatmul { .. } => group.experts().map(Fused::Experts),
             _ if nodes.get(1).is_some_and(|n| matches!(n.op, Operation::ExpertMatmul { .. })) => {
                 group.experts().map(Fused::Experts)
@@ -312,6 +315,21 @@ impl Nodes<'_> {
             && norm.output == self.inputs[x]
             && convert.output.shape == norm.output.shape;
         fits.then_some(NormConvert { x, norm: parts, conversion })
+    }
+
+    fn biases(&self) -> Option<Vec<(usize, usize)>> {
+        let sum = |node: &GroupNode| {
+            let [x, bias] = node.operands[..] else { return None };
+            let (x, bias) = (self.input(x)?, self.input(bias)?);
+            let fits = node.op == Elementwise::Add.into()
+                && node.in_place.is_none()
+                && node.output == self.inputs[x]
+                && self.inputs[bias].shape.len() == 1;
+            fits.then_some((x, bias))
+        };
+        let all = self.nodes.iter().map(sum).collect::<Option<Vec<_>>>()?;
+        let each = self.outputs.iter().copied().eq(0..self.nodes.len());
+        (each && (2..=3).contains(&all.len())).then_some(all)
     }
 
     fn norms(&self) -> Option<Norms> {

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod attention;
+mod biases;
 mod dry;
 mod elementwise;
 mod experts;
@@ -302,6 +303,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
 fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
     match fused {
         Fused::NormConvert(_) => &[rms_norm::find_group],
+        Fused::Biases(_) => &[biases::find_group],
         Fused::Norms(_) => &[rms_norm::find_pair],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],

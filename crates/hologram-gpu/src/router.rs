@@ -73,3 +73,74 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     let (scratch, counters) = (tokens.max() * n * 4, tokens.max() * 4);
     Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch, counters })
 }
+
+#[cfg(test)]
+mod tests {
+    use hologram_device::{Elementwise, GroupNode, Operand, Operation, TensorSpec};
+
+    use super::*;
+
+    const H200: Target = Target::nvidia(90, 132, 232_448);
+
+    /// The norm of `tokens` tokens of 2,048 elements, the choice of 8 of 128 experts, and the conversion to codes, whose
+    /// node is left out if it is not `converted`; with results of these nodes.
+    fn group(tokens: usize, biased: bool, converted: bool, outputs: &[usize]) -> Option<GroupSpec> {
+        let n = Extent::Step { slot: 0, max: tokens };
+        let tensor = |format, shape: &[Extent]| TensorSpec { format, shape: shape.to_vec() };
+        let [k, experts, chosen] = [2048, 128, 8].map(Extent::Fixed);
+        let of_token = |format, width| tensor(format, &[n, width]);
+        let (x, scores) = (of_token(DType::F32, k), of_token(DType::F32, experts));
+        let inputs = vec![
+            x.clone(),
+            tensor(DType::F32, &[k]),
+            tensor(DType::F32, &[experts, k]),
+            tensor(DType::F32, &[experts]),
+        ];
+        let mut nodes: Vec<GroupNode> = Vec::new();
+        let mut node = |op: Operation, operands: &[Operand], output: &TensorSpec| {
+            nodes.push(GroupNode { op, operands: operands.to_vec(), output: output.clone(), in_place: None });
+            Operand::Node(nodes.len() - 1)
+        };
+        let [x_at, gain, w, bias] = [0, 1, 2, 3].map(Operand::Input);
+        let normed = node(Operation::RmsNorm { eps: 1e-6.into() }, &[x_at, gain], &x);
+        let mut of_scores = node(Operation::Matmul, &[normed, w], &scores);
+        if biased {
+            of_scores = node(Elementwise::Add.into(), &[of_scores, bias], &scores);
+        }
+        let ids = node(Operation::TopK { k: 8 }, &[of_scores], &of_token(DType::U32, chosen));
+        let greatest = node(Operation::Take { axis: 1 }, &[of_scores, ids], &of_token(DType::F32, chosen));
+        node(Operation::Softmax { log: false, axis: 1 }, &[greatest], &of_token(DType::F32, chosen));
+        if converted {
+            let codes = of_token(DType::I8Groups { group: 32 }, k);
+            node(Operation::Quantize { group: 32, floor: 0.0.into() }, &[normed], &codes);
+        }
+        GroupSpec::new(inputs, nodes, outputs.to_vec())
+    }
+
+    #[test]
+    fn a_router_is_one_launch() {
+        for (tokens, biased, converted, outputs) in
+            [(1, false, true, &[2, 4, 5][..]), (8, true, true, &[0, 3, 5, 6]), (1, true, false, &[0, 3, 5])]
+        {
+            let group = group(tokens, biased, converted, outputs).expect("a group");
+            let kernel = find_group(&group, H200).expect("a kernel");
+            let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
+            let args = launch.filled::<kernel::Router>();
+            assert_eq!((launch.entry.as_str(), launch.grid), ("router_4", [32, tokens as u32, 1]));
+            assert_eq!((args.biased, args.stored), (u32::from(biased), u32::from(outputs[0] == 0)));
+            // Four inputs; codes have scales after them; the step block is last.
+            let first = 4 + usize::from(outputs[0] == 0);
+            assert_eq!([args.ids, args.weights], [first, first + 1].map(Memory::Binding));
+            let codes = if converted { [first + 2, first + 3].map(Memory::Binding) } else { [Memory::Null; 2] };
+            assert_eq!([args.converted, args.x_scales], codes);
+            assert_eq!(args.tokens.step, Memory::Binding(first + if converted { 4 } else { 2 }));
+            assert_eq!((kernel.scratch, kernel.counters), (tokens * 128 * 4, tokens * 4));
+        }
+        let many = group(9, false, true, &[2, 4, 5]).expect("a group");
+        assert!(find_group(&many, H200).is_none());
+        let few = group(1, false, true, &[2, 4, 5]).expect("a group");
+        assert!(find_group(&few, Target::APPLE).is_none());
+        // Scores that others read are no result of the kernel.
+        assert!(group(1, false, true, &[1, 2, 4, 5]).is_none());
+    }
+}

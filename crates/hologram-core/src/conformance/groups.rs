@@ -30,6 +30,7 @@ pub(super) struct GroupCase {
 enum Kind {
     Products(Products),
     Norms(Norms),
+    Biases(Biases),
     Route(Route),
     Router(Router),
     Experts(Experts),
@@ -99,6 +100,10 @@ struct Experts {
     /// Whether experts have biases.
     biased: bool,
 }
+
+/// Biases of tensors of these widths.
+#[derive(Clone, Debug)]
+struct Biases(Vec<usize>);
 
 /// Two norms, of this many heads.
 #[derive(Clone, Debug)]
@@ -285,6 +290,17 @@ impl Experts {
     }
 }
 
+impl Biases {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let mut operands = Vec::new();
+        for width in &self.0 {
+            let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, (*width).into()]))?;
+            operands.push((x, d.leaf(CaseInput::normal(DType::F32, &[(*width).into()]))?));
+        }
+        operands.into_iter().map(|(x, bias)| d.graph.add(x, bias)).collect()
+    }
+}
+
 impl Norms {
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
         let mut results = Vec::new();
@@ -371,6 +387,7 @@ impl GroupCase {
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Biases(b) => self.tokens.1 * b.0.iter().sum::<usize>(),
             Kind::Norms(n) => self.tokens.1 * (n.heads.0 + n.heads.1) * n.d,
             Kind::Route(r) => self.tokens.1 * r.n,
             Kind::Router(r) => self.tokens.1 * r.n * r.width,
@@ -386,7 +403,7 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
-            Kind::Norms(_) | Kind::Route(_) => return "f32".into(),
+            Kind::Biases(_) | Kind::Norms(_) | Kind::Route(_) => return "f32".into(),
             Kind::Router(r) => (r.convert, DType::F32),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
@@ -434,6 +451,7 @@ impl GroupCase {
         };
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
+            Kind::Biases(b) => b.build(&mut d)?,
             Kind::Norms(n) => n.build(&mut d)?,
             Kind::Route(r) => r.build(&mut d)?,
             Kind::Router(r) => r.build(&mut d)?,
@@ -595,6 +613,9 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
                 cases.push(GroupCase { tokens, kind: Kind::Route(Route { n, k, softmax_first }) });
             }
         }
+    }
+    for (tokens, widths) in [((1, 1), vec![4096, 512, 512]), ((9, 7), vec![33, 20])] {
+        cases.push(GroupCase { tokens, kind: Kind::Biases(Biases(widths)) });
     }
     for (tokens, heads, d) in [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100)] {
         cases.push(GroupCase { tokens, kind: Kind::Norms(Norms { heads, d }) });

@@ -75,6 +75,7 @@ impl Graph {
     /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two products and
     ///   their gate with or without its conversion, or one product and an addition to it;
     /// - `rms_norm [quantize | cast]` alone, and two norms;
+    /// - additions of two or three biases;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
     ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
     /// - a norm, a router's product, its choice, and the conversion of the norm's result for the experts;
@@ -139,6 +140,11 @@ impl Graph {
             return Pattern { prologue: 0, bodies: of_experts(0) };
         }
         let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
+        let is_sum = |i: usize| op(i) == Some(Elementwise::Add.into());
+        if is_sum(0) && is_sum(1) && !reads(1, 0) {
+            let third = is_sum(2) && !reads(2, 0) && !reads(2, 1);
+            return Pattern { prologue: 0, bodies: if third { vec![3, 2] } else { vec![2] } };
+        }
         if converts(0) && is_of_experts(1) && reads(1, 0) {
             return Pattern { prologue: 1, bodies: of_experts(1) };
         }

@@ -78,7 +78,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             Stored<W> next[4];
             load(next, block + PARTS);
             const uint x = base + (block - from) * TILES * 2048;
-            multiply_block(sum, now, x, lane, N);
+            multiply_block<W, 2>(sum, now, x, lane, N);
             #pragma unroll
             for (uint i = 0; i < 4; ++i) now[i] = next[i];
         }

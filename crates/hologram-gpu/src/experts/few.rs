@@ -111,8 +111,12 @@ fn sums(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel> {
     if !args.entries().contains(&&*entry) || shared > MOST_SHARED {
         return None;
     }
-    let teams = (expert_sums::THREADS as usize / 32 / request.slots).max(1);
+    let threads = match request.quantized {
+        Some(_) => expert_sums::MANY_THREADS,
+        None => expert_sums::THREADS,
+    } as usize;
+    let teams = (threads / 32 / request.slots).max(1);
     let grid = [request.m.div_ceil(rows_of_team(request.w) * teams), tokens.max()];
-    let launch = launch(args, entry, grid, expert_sums::THREADS as usize)?;
+    let launch = launch(args, entry, grid, threads)?;
     Some(single(KernelLaunch { shared: number(shared.max(16))?, ..launch }))
 }

@@ -138,8 +138,8 @@ fn sums_quantize_their_activations() {
         let kernel = kernel.expect("a kernel");
         let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
         let args = launch.filled::<Sums>();
-        // Two slots of each token: four teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
-        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [6, 4, 1], 256 + 64));
+        // Two slots of each token: eight teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
+        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [3, 4, 1], 256 + 64));
         assert_eq!((args.per_slot, args.added, args.biased, args.least), (0, u32::from(added), 1, 0.5));
     }
 }
