@@ -91,7 +91,7 @@ tables! {
     unary neg abs sqrt rsqrt exp exp2 log log2 sin cos tan tanh asin acos atan sinh cosh asinh acosh atanh expm1 log1p
         log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite copy;
     binary add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr swiglu relu2_mul
-        floor_divide remainder hypot logaddexp nextafter;
+        clamped_swiglu floor_divide remainder hypot logaddexp nextafter;
 }
 
 /// A graph value in another type, if it has another.

@@ -82,35 +82,45 @@ def weights(format, m, k):
 
 def packed_types():
     """The rows of `kernels/packed.h`: bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
-    are indices of the table, whether there are minimums, and what a record has for each so many elements. Then the table."""
+    are indices of a table, whether there are minimums, what scales are divided by, and what a record has for each so many elements. Then the tables."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     text = open(os.path.join(root, "crates", "hologram-gpu", "kernels", "shared", "packed.h")).read()
-    kinds = {"ONE": None, "PAIRS": ("pairs", 32), "NIBBLES": ("nibbles", 16), "SIGNED_16": ("signed", 16), "SIGNED_32": ("signed", 32)}
+    kinds = {"ONE": None, "PAIRS": ("pairs", 32), "NIBBLES": ("nibbles", 16), "SIGNED_16": ("signed", 16), "SIGNED_32": ("signed", 32),
+             "EXPONENT": ("exponent", 32), "FLOATS_16": ("float", 16)}
     types = {}
     for name, numbers, factors in re.findall(r"^  DO\((\w+), \w+, ([\d, ]+), (\w+)\)", text, re.M):
-        low, high, chunks, _, bias, table, minimum = map(int, numbers.split(", "))
-        types[name] = (low, high, chunks * 32, bias, bool(table), bool(minimum), kinds[factors])
-    words = re.findall(r"#define TABLE_WORD_\d (0x[0-9a-f]+)u", text)
-    return types, list(struct.unpack("<16b", struct.pack("<4I", *(int(w, 16) for w in words))))
+        low, high, chunks, _, bias, table, minimum, divisor = map(int, numbers.split(", "))
+        types[name] = (low, high, chunks * 32, bias, bool(table), bool(minimum), divisor, kinds[factors])
+    tables = re.findall(r"^  DO\((\w+), (0x\w+)u, (0x\w+)u, (0x\w+)u, (0x\w+)u\)", text, re.M)
+    return types, {name.lower(): list(struct.unpack("<16b", struct.pack("<4I", *(int(w, 16) for w in words)))) for name, *words in tables}
 
 
-PACKED, TABLE = packed_types()
+PACKED, TABLES = packed_types()
 
 
 def packed_weights(format, m, k):
     """Random weights in planes: low, high (None where there is none), records, values."""
-    low_bits, high_bits, block, bias, table, minimum, factors = PACKED[format]
+    low_bits, high_bits, block, bias, table, minimum, divisor, factors = PACKED[format]
     low, high, records, values = bytearray(m * k * low_bits // 8), bytearray(m * k * high_bits // 8), bytearray(), []
     for at in range(0, m * k, block):
         numbers = of_halves(halves([RNG.uniform(1, 2) / (5000 if factors else 100) for _ in range(2)]))
-        records += halves(numbers if minimum else numbers[:1])
         kind, run = factors or (None, block)
+        if kind not in ("exponent", "float"):
+            records += halves(numbers if minimum else numbers[:1])
         for part in range(at, at + block, run):
-            scale, least = numbers[0], -numbers[1] if minimum else 0.0
+            scale, least = numbers[0] / divisor, -numbers[1] if minimum else 0.0
             if kind == "signed":
                 f = RNG.randrange(-128, 128)
                 records.append(f & 255)
                 scale *= f
+            elif kind == "exponent":
+                records.append(RNG.randrange(118, 122))
+                scale = 2.0 ** (records[-1] - 128)
+            elif kind == "float":
+                # Some are subnormal, one is 0.
+                records.append(RNG.choice((127, 3, *range(8, 24))))
+                e, f = records[-1] >> 3, records[-1] & 7
+                scale = 0.0 if records[-1] == 127 else f / 1024 if e == 0 else 2.0 ** (e - 8) * (1 + f / 8)
             elif kind == "pairs":
                 f = RNG.randbytes(2)
                 records += f
@@ -121,7 +131,7 @@ def packed_weights(format, m, k):
                 scale, least = scale * (f % 16), numbers[1] * (f // 16)
             for i in range(part, part + run):
                 code, e = RNG.randrange(1 << low_bits + high_bits), i % 32
-                values.append(scale * (TABLE[code] if table else code - bias) - least)
+                values.append(scale * (TABLES[format][code] if table else code - bias) - least)
                 lower, upper = code & (1 << low_bits) - 1, code >> low_bits
                 # In twos of bits: word and byte by element, bits by the four within 16.
                 two = lambda plane, v: (i // 32 * 8 + e // 16 * 4 + e % 4, v << e // 4 % 4 * 2)

@@ -73,11 +73,24 @@ def rms_norm():
             out = array.array("b", bytes(n * rows))
             yield Case("rms_norm.k", f"rms_norm_i8_{v}", (rows,), (threads,), [x, w, out, floats(len(scales)), *tail, group, 0.0],
                        {2: codes, 3: scales}, {}, 1.01 / 127, [0])
+    x, w, n = [floats(3 * 128), floats(2 * 128)], [floats(128), floats(128)], 128
+    want = [[a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(values, n) for a, c in zip(row, gain)] for values, gain in zip(x, w)]
+    # A token of three rows and of two, and room for another.
+    args = [x[0], w[0], floats(6 * 128), x[1], w[1], floats(4 * 128), uints(9, 1), 1, 2, 1, 3, 2, 6, n, 1e-5]
+    yield Case("rms_norm.k", "rms_norms_2", (10,), (32,), args, {2: want[0], 5: want[1]}, bound=1e-6)
     x, w, n = floats(3 * 37), floats(37), 37
     want = [a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(x, n) for a, c in zip(row, w)]
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(0), FIXED, 3, 1, n, 1e-5], {2: want}, bound=1e-6)
     # The number of rows is word 1 of the step block.
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(9, 2), 1, 3, 1, n, 1e-5], {2: want[:74]}, bound=1e-6)
+
+
+def biases():
+    tokens, widths = 3, (300, 20)
+    x, b = [floats(tokens * m) for m in widths], [floats(m) for m in widths]
+    want = [[v + own[i % m] for i, v in enumerate(values)] for values, own, m in zip(x, b, widths)]
+    args = [x[0], b[0], floats(len(x[0])), x[1], b[1], floats(len(x[1])), None, None, None, uints(9, tokens), 1, tokens + 1, 1, *widths, 0]
+    yield Case("biases.k", "biases", (2, tokens + 1), (256,), args, {2: want[0], 5: want[1]}, bound=1e-6)
 
 
 def layer_norm():
@@ -323,7 +336,7 @@ def matvec_i8():
 
 def matvec_packed():
     """Each type alone with two matrices, with the norm, from codes, of several tokens and with an addition; gates of the types that have them."""
-    gated = ("q5_0", "iq4_xs", "q3_k", "q4_k", "q5_k", "q6_k")
+    gated = ("q5_0", "iq4_xs", "mxfp4", "q3_k", "q4_k", "q5_k", "q6_k")
     for w in PACKED:
         for form, rows, whole, norm, tokens, ready in [("rows", [40, 24], True, False, 1, False), ("rows", [21, 11], False, True, 2, False),
                                                        ("rows", [20], False, False, 3, True), ("gate", [37, 37], False, True, 1, False),
@@ -331,8 +344,8 @@ def matvec_packed():
             if form == "gate" and w not in gated or form == "long" and w != "q6_k":
                 continue
             k, groups, gate = 512, 2, form == "gate"
-            if PACKED[w][2] == 32 and not whole:
-                k = 416   # Rows that end within a block.
+            if PACKED[w][2] < 256 and not whole:
+                k = 416 if PACKED[w][2] == 32 else 448   # Rows that end within a block.
             data = [packed_weights(w, m, k) for m in rows]
             x, gain, added = floats(k * tokens), floats(k), floats(rows[0] * tokens) if form == "rows" and not whole else None
             row = x
@@ -386,17 +399,19 @@ def route():
 
 
 def experts():
-    """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of tokens and of slots."""
+    """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of tokens and of slots; with and
+    without biases. Sums of products with codes quantise their activations."""
     pairs = [("f32", "f32"), ("f16", "f32"), ("f16", "bf16"), ("bf16", "bf16")]
     pairs += [(w, a) for w in ["q8", "q4", *PACKED] for a in ("i8", "bf16", "f32")]
     for i, (w, a) in enumerate(pairs):
-        forms = ["store", "gate", "sum"] if a == "i8" or i < 4 else [("store", "gate", "sum")[i % 3]]
+        forms = ["store", "gate", "clamped", "sum"] if a == "i8" or i < 4 else [("store", "gate", "sum")[i % 3]]
         for form in forms:
-            k, m, count, slots, tokens = 1280 if form == "store" and i < 6 else 256, 21 if form == "gate" else 38, 3, 2, 2
+            gated = form in ("gate", "clamped")
+            k, m, count, slots, tokens = 1280 if form == "store" and i < 6 else 256, 21 if gated else 38, 3, 2, 2
             of_slots = form == "sum"
             ids = [2, 0, 1, 2]
             matrices = []
-            for _ in range(2 if form == "gate" else 1):
+            for _ in range(2 if gated else 1):
                 if w in PACKED:
                     matrices.append(packed_weights(w, count * m, k))
                 else:
@@ -411,27 +426,40 @@ def experts():
             elif a == "i8":
                 codes, x_scales, read = quantized(x, 32)
                 codes, x_scales = array.array("b", codes), array.array("f", x_scales)
+            biases = [floats(count * m) for _ in matrices] if form in ("clamped", "sum") and i % 2 == 0 else []
             products = []
-            for _, _, _, values in matrices:
+            for number, (_, _, _, values) in enumerate(matrices):
                 all_slots = []
                 for slot, expert in enumerate(ids):
                     row = slot if of_slots else slot // slots
-                    all_slots += dots(read[row * k:(row + 1) * k], values[expert * m * k:(expert + 1) * m * k], k)
+                    own = dots(read[row * k:(row + 1) * k], values[expert * m * k:(expert + 1) * m * k], k)
+                    all_slots += [v + b for v, b in zip(own, biases[number][expert * m:])] if biases else own
                 products.append(all_slots)
             factors, added, after, want = floats(tokens * slots), floats(tokens * m), 0, products[0]
             grid = (-(-m // 32), tokens * slots)
             if form == "gate":
                 after, want, grid = 1, [g / (1 + math.exp(-g)) * u for g, u in zip(*products)], (-(-m // 16), tokens * slots)
+            elif form == "clamped":
+                after, grid = 3, (-(-m // 16), tokens * slots)
+                clamped = [(min(g, 7), min(max(u, -7), 7)) for g, u in zip(*products)]
+                want = [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in clamped]
             elif form == "sum":
-                after, grid = 4, (-(-m // 4), tokens)
                 want = [sum(factors[t * slots + s] * products[0][(t * slots + s) * m + c] for s in range(slots)) + added[t * m + c] for t in range(tokens) for c in range(m)]
-            second = matrices[1][:3] if form == "gate" else [None] * 3
-            args = [codes, x_scales, *matrices[0][:3], *second, uints(*ids), factors, added, floats(len(want)), uints(0), FIXED, tokens, 1, k, m, slots, count,
-                    int(of_slots), after, uints(*[0] * 8)]
-            yield Case("experts.k", f"experts_{w}_{a}", grid, (256,), args, {11: want}, bound=3e-3 if a != "f32" else 2e-5)
+                # Teams have rows of their own: eight that quantise, four else.
+                teams, few = 8 if a == "i8" else 4, w == "q8" or w in PACKED and (PACKED[w][4] or PACKED[w][1])
+                grid = (-(-m // ((4 if few else 8) * teams)), tokens)
+                args = [x if a == "i8" else codes, *matrices[0][:3], uints(*ids), factors, added, *(biases or [None]), floats(len(want)), uints(0), FIXED, tokens, 1,
+                        k, m, slots, count, 1, 1, int(bool(biases)), 0.0, uints(*[0] * 8)]
+                name = f"sums_{w}_{'codes' if a == 'i8' else a}"
+                yield Case("expert_sums.k", name, grid, (teams * 64,), args, {8: want}, bound=3e-3 if a != "f32" else 2e-5, shared=slots * (k + k // 64 * 16))
+                continue
+            second = matrices[1][:3] if gated else [None] * 3
+            args = [codes, x_scales, *matrices[0][:3], *second, uints(*ids), *(biases + [None] * 2)[:2], floats(len(want)), uints(0), FIXED, tokens, 1, k, m, slots,
+                    count, int(of_slots), after, int(bool(biases)), uints(*[0] * 8)]
+            yield Case("experts.k", f"experts_{w}_{a}", grid, (256,), args, {11: want}, bound=3e-3 if a != "f32" else 2e-5, shared=16)
     x, factors = floats(3 * 5 * 300), floats(3 * 5)
     want = [sum(factors[t * 5 + s] * x[(t * 5 + s) * 300 + c] for s in range(5)) for t in range(3) for c in range(300)]
-    yield Case("experts.k", "expert_sum", (2, 4), (256,), [x, factors, floats(900), uints(9, 3), 1, 4, 1, 300, 5], {2: want}, bound=1e-6)
+    yield Case("expert_sums.k", "expert_sum", (2, 4), (256,), [x, factors, floats(900), uints(9, 3), 1, 4, 1, 300, 5], {2: want}, bound=1e-6)
 
 
 def packed():
@@ -670,7 +698,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, biases, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
 
 
 def run(source, cases, folders=FOLDERS):

@@ -89,7 +89,7 @@ table! {
         log10 erf floor ceil round trunc sign relu sigmoid silu gelu gelu_tanh not signbit isnan isinf isfinite copy
         contiguous transpose;
     binary add sub mul div rem maximum minimum pow atan2 copysign eq ne lt le gt ge and or xor shl shr swiglu relu2_mul
-        floor_divide remainder hypot logaddexp nextafter matmul linear gather take;
+        clamped_swiglu floor_divide remainder hypot logaddexp nextafter matmul linear gather take;
 }
 
 /// Operations with options, and how many tensors they take.

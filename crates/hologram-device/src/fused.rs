@@ -10,10 +10,16 @@ pub enum Fused {
     Products(FusedProducts),
     /// A norm and the conversion of its result.
     NormConvert(NormConvert),
+    /// Two norms.
+    Norms(Norms),
+    /// `add add [add]?`: sums of a tensor and a bias each, which are the same elements for all rows.
+    Biases(Vec<(usize, usize)>),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
     /// A router's choice among experts.
     Route(Route),
+    /// The same with the norm and the product before it.
+    Router(Router),
     /// Products with experts' matrices, and the operation after them.
     Experts(FusedExperts),
     /// The indices that sort whole lines.
@@ -98,6 +104,8 @@ pub enum Gate {
     Swiglu,
     /// max(gate, 0)² · up.
     Relu2,
+    /// g·σ(1.702·g) · (u + 1) with g = min(gate, 7) and u = up clamped to ±7; of experts only.
+    ClampedSwiglu,
 }
 
 /// `top_k take softmax`, or `softmax top_k take`: indices of the greatest elements of rows, and their probabilities.
@@ -112,17 +120,44 @@ pub struct Route {
     pub softmax_first: bool,
 }
 
-/// `expert_matmul expert_matmul gate`, or `expert_matmul expert_sum [add]?`.
+/// `rms_norm matmul [add]?`, the operations of a [`Route`], `[quantize | cast]?`: a router's choice from its input's norm,
+/// which the experts take, converted or not. Results are the norm's, if others use it, then the indices, the
+/// probabilities, and what the conversion gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FusedExperts {
-    /// The left side of the products.
+pub struct Router {
+    /// The input of the norm.
     pub x: usize,
+    /// The norm.
+    pub norm: FusedNorm,
+    /// The router's matrix.
+    pub weights: usize,
+    /// Added to the products, an element for each expert.
+    pub bias: Option<usize>,
+    /// How many are chosen.
+    pub k: u32,
+    /// Whether probabilities are those among all, instead of among the chosen.
+    pub softmax_first: bool,
+    /// The conversion of the norm's result.
+    pub conversion: Option<Conversion>,
+    /// Whether the norm's result is a result.
+    pub normed: bool,
+}
+
+/// `expert_matmul expert_matmul gate`, or `[quantize | cast]? expert_matmul expert_sum [add]?`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FusedExperts {
+    /// The left side of the products, or the input of its conversion.
+    pub x: usize,
+    /// The conversion before the products, and its result.
+    pub conversion: Option<(Conversion, TensorSpec)>,
     /// Each token's experts.
     pub ids: usize,
     /// The number of experts.
     pub experts: u32,
     /// The experts' matrices; with a gate, the gate's.
     pub weights: usize,
+    /// The experts' biases, if they have any, which are added to the products with these matrices.
+    pub bias: Option<usize>,
     /// The operation after the products.
     pub after: AfterExperts,
 }
@@ -136,6 +171,8 @@ pub enum AfterExperts {
         gate: Gate,
         /// The second matrices.
         up: usize,
+        /// Their biases.
+        up_bias: Option<usize>,
     },
     /// The sum of a token's results.
     Sum {
@@ -155,6 +192,15 @@ pub struct NormConvert {
     pub norm: FusedNorm,
     /// The conversion.
     pub conversion: Conversion,
+}
+
+/// `rms_norm rms_norm`: two norms, as of queries and of keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norms {
+    /// Their inputs.
+    pub x: [usize; 2],
+    /// The norms.
+    pub norms: [FusedNorm; 2],
 }
 
 /// `rope rope kv_append kv_append [attention]?`: rotated keys, and values unchanged, are appended to caches.
@@ -207,10 +253,15 @@ impl Fused {
             Operation::Rope { .. } => group.cache_update().map(Fused::CacheUpdate),
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
             Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
-            Operation::ExpertMatmul { experts } => group.experts(*experts).map(Fused::Experts),
+            Operation::Elementwise(Elementwise::Add) => group.biases().map(Fused::Biases),
+            Operation::ExpertMatmul { .. } => group.experts().map(Fused::Experts),
+            _ if nodes.get(1).is_some_and(|n| matches!(n.op, Operation::ExpertMatmul { .. })) => {
+                group.experts().map(Fused::Experts)
+            }
             _ => {
                 let products = || group.products().map(Fused::Products);
-                group.norm_convert().map(Fused::NormConvert).or_else(products)
+                let router = || group.router().map(Fused::Router).or_else(|| group.norms().map(Fused::Norms));
+                group.norm_convert().map(Fused::NormConvert).or_else(products).or_else(router)
             }
         }
     }
@@ -264,6 +315,29 @@ impl Nodes<'_> {
             && norm.output == self.inputs[x]
             && convert.output.shape == norm.output.shape;
         fits.then_some(NormConvert { x, norm: parts, conversion })
+    }
+
+    fn biases(&self) -> Option<Vec<(usize, usize)>> {
+        let sum = |node: &GroupNode| {
+            let [x, bias] = node.operands[..] else { return None };
+            let (x, bias) = (self.input(x)?, self.input(bias)?);
+            let fits = node.op == Elementwise::Add.into()
+                && node.in_place.is_none()
+                && node.output == self.inputs[x]
+                && self.inputs[bias].shape.len() == 1;
+            fits.then_some((x, bias))
+        };
+        let all = self.nodes.iter().map(sum).collect::<Option<Vec<_>>>()?;
+        let each = self.outputs.iter().copied().eq(0..self.nodes.len());
+        (each && (2..=3).contains(&all.len())).then_some(all)
+    }
+
+    fn norms(&self) -> Option<Norms> {
+        let [first, second] = self.nodes else { return None };
+        let (of_first, of_second) = (self.norm(first)?, self.norm(second)?);
+        let x = [self.input(of_first.0)?, self.input(of_second.0)?];
+        let fits = self.outputs == [0, 1] && [first, second].iter().zip(x).all(|(n, x)| n.output == self.inputs[x]);
+        fits.then_some(Norms { x, norms: [of_first.1, of_second.1] })
     }
 
     fn products(&self) -> Option<FusedProducts> {
@@ -403,70 +477,141 @@ impl Nodes<'_> {
     }
 
     fn route(&self) -> Option<Route> {
-        let [first, second, third] = self.nodes else { return None };
+        let rows = *self.nodes.first()?.operands.first()?;
+        let x = self.input(rows)?;
+        let (k, softmax_first, [top_k, weights]) = self.choice(0, rows, &self.inputs[x])?;
+        let fits = self.nodes.len() == 3 && self.outputs == [top_k, weights];
+        fits.then_some(Route { x, k, softmax_first })
+    }
+
+    /// The choice of the three nodes from `at` on among the elements of `scores`, of this shape: how many, whether the
+    /// softmax is first, and the nodes of the indices and of the probabilities.
+    fn choice(&self, at: usize, scores: Operand, of: &TensorSpec) -> Option<(u32, bool, [usize; 2])> {
+        let [first, second, third] = self.nodes.get(at..at + 3)? else { return None };
         let softmax_first = matches!(first.op, Operation::Softmax { .. });
         // The nodes of the choice and of the elements of its indices; the rows that both read.
         let (top_k, take, softmax, rows) = match softmax_first {
-            true => (1, 2, first, Operand::Node(0)),
-            false => (0, 1, third, *first.operands.first()?),
+            true => (at + 1, at + 2, first, Operand::Node(at)),
+            false => (at, at + 1, third, scores),
         };
         let (choice, taken) = if softmax_first { (second, third) } else { (first, second) };
         let (Operation::TopK { k }, Operation::Take { axis }) = (&choice.op, &taken.op) else { return None };
         let (last, of_softmax) = (choice.output.shape.len().checked_sub(1)?, *softmax.operands.first()?);
-        let x = self.input(if softmax_first { of_softmax } else { rows })?;
         let last_axis = |axis: u32| axis as usize == last;
         let fits = matches!(softmax.op, Operation::Softmax { log: false, axis } if last_axis(axis))
             && last_axis(*axis)
             && choice.operands == [rows]
             && taken.operands == [rows, Operand::Node(top_k)]
-            && (softmax_first || of_softmax == Operand::Node(take))
-            && self.outputs == [top_k, 2]
-            && self.nodes.iter().all(|n| n.in_place.is_none())
-            && (!softmax_first || first.output == self.inputs[x]);
-        fits.then_some(Route { x, k: *k, softmax_first })
+            && of_softmax == if softmax_first { scores } else { Operand::Node(take) }
+            && [first, second, third].iter().all(|n| n.in_place.is_none())
+            && (!softmax_first || first.output == *of);
+        fits.then_some((*k, softmax_first, [top_k, at + 2]))
     }
 
-    fn experts(&self, experts: u32) -> Option<FusedExperts> {
+    fn router(&self) -> Option<Router> {
+        let [first, product, rest @ ..] = self.nodes else { return None };
+        let (x, norm) = self.norm(first)?;
+        let x = self.input(x)?;
+        let ([Operand::Node(0), matrix], Operation::Matmul) = (&product.operands[..], &product.op) else { return None };
+        let (weights, scores) = (self.input(*matrix)?, &product.output);
+        let mut at = 1;
+        let mut bias = None;
+        if let Some(add) = rest.first().filter(|n| n.op == Elementwise::Add.into()) {
+            let [Operand::Node(1), other] = add.operands[..] else { return None };
+            if add.output != *scores || add.in_place.is_some() {
+                return None;
+            }
+            (bias, at) = (Some(self.input(other)?), 2);
+        }
+        let (k, softmax_first, chosen) = self.choice(at + 1, Operand::Node(at), scores)?;
+        let mut wanted = chosen.to_vec();
+        let mut conversion = None;
+        match self.nodes.get(at + 4..)? {
+            [] => {}
+            [node] => {
+                let (of, kind) = Self::conversion(node)?;
+                if of != Operand::Node(0) || node.output.shape != first.output.shape {
+                    return None;
+                }
+                conversion = Some(kind);
+                wanted.push(at + 4);
+            }
+            _ => return None,
+        }
+        let normed = self.outputs.first() == Some(&0);
+        let fits = first.output == self.inputs[x]
+            && product.in_place.is_none()
+            && self.outputs.get(usize::from(normed)..)? == wanted;
+        fits.then_some(Router { x, norm, weights, bias, k, softmax_first, conversion, normed })
+    }
+
+    fn experts(&self) -> Option<FusedExperts> {
+        let mut nodes = self.nodes;
+        // What the first product reads; the index of its node.
+        let (mut conversion, mut left, mut at) = (None, *nodes.first()?.operands.first()?, 0);
+        if let [first, rest @ ..] = nodes
+            && matches!(first.op, Operation::Quantize { .. } | Operation::Cast)
+        {
+            let (of, kind) = Self::conversion(first)?;
+            if first.output.shape != self.inputs[self.input(of)?].shape {
+                return None;
+            }
+            conversion = Some((kind, first.output.clone()));
+            (nodes, left, at) = (rest, of, 1);
+        }
+        let read = if conversion.is_some() { Operand::Node(0) } else { left };
+        let Operation::ExpertMatmul { experts } = nodes.first()?.op else { return None };
         let product = |node: &GroupNode| {
-            let [x, w, ids] = node.operands[..] else { return None };
+            let [x, w, ids, ref bias @ ..] = node.operands[..] else { return None };
             let plain = node.op == Operation::ExpertMatmul { experts } && node.in_place.is_none();
-            let operands = (self.input(x)?, self.input(w)?, self.input(ids)?);
+            let bias = match *bias {
+                [] => None,
+                [bias] => Some(self.input(bias)?),
+                _ => return None,
+            };
+            let operands = (x, (self.input(w)?, bias), self.input(ids)?);
             plain.then_some(operands)
         };
-        let (x, weights, ids) = product(self.nodes.first()?)?;
-        let fused = |weights, after| FusedExperts { x, ids, experts, weights, after };
+        let (first_x, matrices, ids) = product(nodes.first()?)?;
+        let x = self.input(left).filter(|_| first_x == read)?;
+        let gated = conversion.is_none();
+        let fused = |(weights, bias), after| FusedExperts { x, conversion, ids, experts, weights, bias, after };
         let last = self.nodes.len() - 1;
         if self.outputs != [last] || self.nodes.iter().any(|n| n.in_place.is_some()) {
             return None;
         }
-        match self.nodes {
-            [first, second, node] if second.op == first.op => {
+        let [product_node, sum_node] = [at, at + 1].map(Operand::Node);
+        match nodes {
+            [first, second, node] if second.op == first.op && gated => {
                 let gate = match &node.op {
                     Operation::Elementwise(Elementwise::Swiglu) => Gate::Swiglu,
                     Operation::Elementwise(Elementwise::Relu2Mul) => Gate::Relu2,
+                    Operation::Elementwise(Elementwise::ClampedSwiglu) => Gate::ClampedSwiglu,
                     _ => return None,
                 };
                 let (of_x, other, of_ids) = product(second)?;
-                let alike = (of_x, of_ids) == (x, ids) && first.output == node.output && second.output == node.output;
-                let (gated, up) = match node.operands[..] {
-                    [Operand::Node(0), Operand::Node(1)] => (weights, other),
-                    [Operand::Node(1), Operand::Node(0)] => (other, weights),
+                let alike =
+                    (of_x, of_ids) == (first_x, ids) && first.output == node.output && second.output == node.output;
+                let (gated, (up, up_bias)) = match node.operands[..] {
+                    [Operand::Node(0), Operand::Node(1)] => (matrices, other),
+                    [Operand::Node(1), Operand::Node(0)] => (other, matrices),
                     _ => return None,
                 };
-                alike.then_some(fused(gated, AfterExperts::Gate { gate, up }))
+                alike.then_some(fused(gated, AfterExperts::Gate { gate, up, up_bias }))
             }
             [_, sum, rest @ ..] if sum.op == Operation::ExpertSum => {
-                let [Operand::Node(0), factors] = sum.operands[..] else { return None };
+                let [of, factors] = sum.operands[..] else { return None };
                 let residual = match rest {
                     [] => None,
                     [add] if add.op == Elementwise::Add.into() && add.output == sum.output => match add.operands[..] {
-                        [Operand::Node(1), other] | [other, Operand::Node(1)] => Some(self.input(other)?),
+                        [a, b] if a == sum_node => Some(self.input(b)?),
+                        [a, b] if b == sum_node => Some(self.input(a)?),
                         _ => return None,
                     },
                     _ => return None,
                 };
-                let fits = residual.is_none_or(|r| self.inputs[r] == sum.output);
-                fits.then_some(fused(weights, AfterExperts::Sum { weights: self.input(factors)?, residual }))
+                let fits = of == product_node && residual.is_none_or(|r| self.inputs[r] == sum.output);
+                fits.then_some(fused(matrices, AfterExperts::Sum { weights: self.input(factors)?, residual }))
             }
             _ => None,
         }

@@ -39,7 +39,7 @@ pub use format::{
 };
 pub use fused::{
     AfterExperts, AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedExperts, FusedNorm, FusedProduct,
-    FusedProducts, Gate, NormConvert, Route, SORT_BLOCK,
+    FusedProducts, Gate, NormConvert, Norms, Route, Router, SORT_BLOCK,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;

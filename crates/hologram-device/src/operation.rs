@@ -124,6 +124,7 @@ elementwise! {
     GeluTanh "gelu_tanh",
     Swiglu "swiglu",
     Relu2Mul "relu2_mul",
+    ClampedSwiglu "clamped_swiglu",
     Eq "eq",
     Ne "ne",
     Lt "lt",

@@ -104,10 +104,12 @@ impl Places {
         Places { inputs, output: next, step: group.uses_step().then_some(next + views(output)) }
     }
 
-    /// For a group whose results are bound one after the other, with one view each: result `i` is `output(i)`.
+    /// For a group whose results are bound one after the other, with one view each but the last: result `i` is
+    /// `output(i)`.
     pub fn of_results(group: &hologram_device::GroupSpec) -> Places {
         let (inputs, next) = places(&group.inputs);
-        Places { inputs, output: next, step: group.uses_step().then_some(next + group.outputs.len()) }
+        let results: usize = group.outputs.iter().filter_map(|i| group.nodes.get(*i)).map(|n| views(&n.output)).sum();
+        Places { inputs, output: next, step: group.uses_step().then_some(next + results) }
     }
 
     /// The binding of an input's first view.

@@ -8,6 +8,7 @@
 mod arguments;
 mod attention;
 mod batch_matmul;
+mod biases;
 mod dry;
 mod elementwise;
 mod experts;
@@ -26,6 +27,7 @@ mod repack;
 mod rms_norm;
 mod rope;
 mod route;
+mod router;
 mod sample;
 mod softmax;
 mod take;
@@ -303,9 +305,12 @@ fn kernels(op: &Operation) -> &'static [Find] {
 fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
     match fused {
         Fused::NormConvert(_) => &[rms_norm::find_group],
+        Fused::Biases(_) => &[biases::find_group],
+        Fused::Norms(_) => &[rms_norm::find_pair],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
         Fused::Route(_) => &[route::find_group],
+        Fused::Router(_) => &[router::find_group],
         Fused::Experts(_) => &[experts::find_group],
         Fused::SortLines { .. } => &[],
     }

@@ -1,8 +1,10 @@
 //! `rms_norm`, alone or with the conversion after it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
 
-use hologram_device::{Conversion, DType, Extent, Fused, GroupSpec, KernelSpec, NormConvert, Operation, TensorSpec};
+use hologram_device::{
+    Conversion, DType, Extent, Fused, GroupSpec, KernelSpec, NormConvert, Norms, Operation, TensorSpec,
+};
 
-use super::kernels::rms_norm::{Norm, NormQuantize};
+use super::kernels::rms_norm::{Norm, NormPair, NormQuantize};
 use super::launch::{Count, FEW, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
 use super::quantize::groups;
 use super::{NativeKernel, Target};
@@ -53,6 +55,39 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         _ => return None,
     };
     Some(single(launch))
+}
+
+/// The native kernel for two norms of `[tokens, rows of a token, n]`.
+pub(super) fn find_pair(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
+    let Fused::Norms(Norms { x, norms }) = group.fused else { return None };
+    let [(x0, w0), (x1, w1)] = [0, 1].map(|i| (group.inputs.get(x[i]), group.inputs.get(norms[i].weights)));
+    let (x0, x1) = (x0?, x1?);
+    let ([tokens, Extent::Fixed(h0), n], [others, Extent::Fixed(h1), m]) = (&x0.shape[..], &x1.shape[..]) else {
+        return None;
+    };
+    let eps = norms[0].eps;
+    if !fits(x0, w0?) || !fits(x1, w1?) || (tokens, n) != (others, m) || eps.to_bits() != norms[1].eps.to_bits() {
+        return None;
+    }
+    let (places, count, n) = (Places::of_results(group), Count::of(&[*tokens])?, x0.row_len());
+    let [first, second] = [h0, h1].map(|h| Some(count.times(*h)?.max()));
+    let rows = first?.checked_add(second?)?;
+    let (fours, threads) = row_in_registers(n, rows, target, FEW)?;
+    let args = NormPair {
+        x0: places.input(x[0], 0),
+        w0: places.input(norms[0].weights, 0),
+        y0: places.output(0),
+        x1: places.input(x[1], 0),
+        w1: places.input(norms[1].weights, 0),
+        y1: places.output(1),
+        tokens: places.counted(count),
+        h0: number(*h0)?,
+        h1: number(*h1)?,
+        first: number(first?)?,
+        n: number(n)?,
+        eps,
+    };
+    Some(single(launch(args, format!("rms_norms_{fours}"), [rows, 1], threads)?))
 }
 
 fn fits(x: &TensorSpec, w: &TensorSpec) -> bool {

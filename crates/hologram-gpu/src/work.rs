@@ -39,7 +39,7 @@ impl Work {
 fn of(op: &Operation, operands: &[&TensorSpec]) -> Work {
     match (op, operands) {
         (Operation::Matmul, [x, w]) => Work { products: product(x, w), ..Work::default() },
-        (Operation::ExpertMatmul { experts }, [_, w, ids]) => {
+        (Operation::ExpertMatmul { experts }, [_, w, ids, ..]) => {
             // Each chosen expert's matrix is multiplied with one row.
             let products = elements(ids).saturating_mul(2).saturating_mul(elements(w) / u64::from(*experts).max(1));
             Work { products, ..Work::default() }

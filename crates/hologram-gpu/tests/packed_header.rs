@@ -17,6 +17,8 @@ fn generated() -> String {
             Factors::Nibbles => "NIBBLES",
             Factors::Signed(16) => "SIGNED_16",
             Factors::Signed(_) => "SIGNED_32",
+            Factors::Exponent => "EXPONENT",
+            Factors::Floats => "FLOATS_16",
         };
         let numbers = [
             block.low_bits(),
@@ -26,20 +28,21 @@ fn generated() -> String {
             block.bias().into(),
             block.table().is_some().into(),
             block.row().has_minimum().into(),
+            block.divisor() as usize,
         ];
         let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
         let (name, numbers) = (block.name(), numbers.join(", "));
         text += &format!(" \\\n  DO({}, {name}, {numbers}, {factors})", name.to_lowercase());
     }
     text.push('\n');
-    let mut tables: Vec<&[i8; 16]> =
-        BlockType::ALL.into_iter().filter(|block| block.is_packed()).filter_map(BlockType::table).collect();
-    tables.dedup();
-    assert!(tables.len() == 1, "the kernels know one table");
-    for (i, four) in tables[0].as_chunks().0.iter().enumerate() {
-        let word = u32::from_le_bytes(four.map(|value: i8| value as u8));
-        text += &format!("#define TABLE_WORD_{i} {word:#x}u\n");
+    text += "#define TABLES(DO)";
+    for block in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
+        let Some(table) = block.table() else { continue };
+        let word = |four: &[i8; 4]| format!("{:#x}u", u32::from_le_bytes(four.map(|value| value as u8)));
+        let words: Vec<String> = table.as_chunks().0.iter().map(word).collect();
+        text += &format!(" \\\n  DO({}, {})", block.name(), words.join(", "));
     }
+    text.push('\n');
     text
 }
 

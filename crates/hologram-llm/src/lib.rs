@@ -28,6 +28,7 @@ mod random;
 pub mod safetensors;
 pub mod sampling;
 mod session;
+mod shapes;
 mod snapshot;
 mod stop;
 pub mod tokenizer;
@@ -51,8 +52,9 @@ pub use models::{
     RotaryLayers, Scale, TernaryActivations, Windows,
 };
 pub use perplexity::Perplexity;
-pub use random::{SHAPES, Shape, WeightTypes, random_tensor};
+pub use random::{WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
+pub use shapes::{SHAPES, Shape};
 pub use snapshot::Snapshot;
 
 /// The code of the documents, compiled and run.

@@ -8,181 +8,8 @@ use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
 
 use crate::error::Result;
-use crate::models::config::Config;
-use crate::models::rope::RopeScaling;
-use crate::models::scales;
-use crate::models::{self, Architecture, ExpertRule, Experts, Rotary};
+use crate::shapes::Shape;
 use crate::weights::Weights;
-
-/// The sizes of a model, published or not.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// The name on the command line.
-    pub name: &'static str,
-    /// One of the names of an [`Architecture`](crate::Architecture).
-    pub architecture: &'static str,
-    /// Transformer blocks.
-    pub layers: usize,
-    /// Width of the residual stream.
-    pub width: usize,
-    /// Width of the feed-forward network; of a mixture, of one expert's.
-    pub ffn: usize,
-    /// Experts of a layer, and how many of them a token uses.
-    pub experts: Option<(usize, usize)>,
-    /// Query heads: a multiple of `kv_heads`.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// Tokens in the vocabulary.
-    pub vocab: usize,
-    /// The rotary base.
-    pub rope_base: f32,
-    /// The format of an embedding that is also the output matrix. `None`: two matrices in the format of the others.
-    pub tied_embedding: Option<DType>,
-}
-
-/// The known shapes: Llama 3.1 8B; Llama 3.2 1B with a separate output matrix; TinyLlama 1.1B; BitNet b1.58 2B4T with
-/// its tied embedding in `Q8_0`; Qwen3 30B A3B, a mixture of experts.
-pub const SHAPES: &[Shape] = &[
-    Shape {
-        name: "llama-8b",
-        architecture: "llama",
-        layers: 32,
-        width: 4096,
-        ffn: 14336,
-        experts: None,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 128256,
-        rope_base: 500000.0,
-        tied_embedding: None,
-    },
-    Shape {
-        name: "llama-1b",
-        architecture: "llama",
-        layers: 16,
-        width: 2048,
-        ffn: 8192,
-        experts: None,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        vocab: 128256,
-        rope_base: 500000.0,
-        tied_embedding: None,
-    },
-    Shape {
-        name: "tinyllama-1.1b",
-        architecture: "llama",
-        layers: 22,
-        width: 2048,
-        ffn: 5632,
-        experts: None,
-        heads: 32,
-        kv_heads: 4,
-        head_dim: 64,
-        vocab: 32000,
-        rope_base: 10000.0,
-        tied_embedding: None,
-    },
-    Shape {
-        name: "bitnet-2b",
-        architecture: "bitnet-b1.58",
-        layers: 30,
-        width: 2560,
-        ffn: 6912,
-        experts: None,
-        heads: 20,
-        kv_heads: 5,
-        head_dim: 128,
-        vocab: 128256,
-        rope_base: 500000.0,
-        tied_embedding: Some(DType::Q8_0),
-    },
-    Shape {
-        name: "qwen3-30b-a3b",
-        architecture: "qwen3moe",
-        layers: 48,
-        width: 2048,
-        ffn: 768,
-        experts: Some((128, 8)),
-        heads: 32,
-        kv_heads: 4,
-        head_dim: 128,
-        vocab: 151936,
-        rope_base: 1000000.0,
-        tied_embedding: None,
-    },
-];
-
-impl Shape {
-    /// The shape of this name.
-    pub fn find(name: &str) -> Option<&'static Shape> {
-        SHAPES.iter().find(|s| s.name == name)
-    }
-
-    pub(crate) fn config(&self) -> Config {
-        let architecture: &'static Architecture = models::find(self.architecture).unwrap_or(models::ARCHITECTURES[0]);
-        let head_dim = self.head_dim;
-        let experts = self.experts.map(|(count, used)| {
-            let rule = architecture.experts.unwrap_or(ExpertRule::NORMALIZED);
-            Experts {
-                count,
-                used,
-                ffn: self.ffn,
-                normalized: rule.normalized,
-                scale: 1.0,
-                shared: None,
-                shared_gate: false,
-                sigmoid: rule.sigmoid,
-                groups: (1, 1),
-                first: 0,
-                latent: None,
-            }
-        });
-        Config {
-            architecture,
-            name: self.name.into(),
-            layers: self.layers,
-            width: self.width,
-            ffn: self.ffn,
-            heads: self.heads,
-            latent: None,
-            recurrent: None,
-            recurs: vec![false; self.layers],
-            attends: vec![true; self.layers],
-            kv_heads: self.kv_heads,
-            head_dim,
-            windowed: None,
-            sharing: 0,
-            layer_input: 0,
-            branches: 1,
-            cuts: Vec::new(),
-            vocab: self.vocab,
-            context: 8192,
-            eps: 1e-5,
-            rope_dim: head_dim,
-            rope: architecture.rope,
-            rope_base: self.rope_base,
-            rope_scaling: RopeScaling::None,
-            local_rope_base: self.rope_base,
-            rope_factors: None,
-            rotary: vec![Rotary::Scaled; self.layers],
-            query_growth: None,
-            scales: scales::Scales::default(),
-            multipliers: scales::Multipliers::default(),
-            experts,
-            windows: vec![None; self.layers],
-            ternary: architecture.ternary,
-            bidirectional: false,
-            ahead: 0,
-            segments: 0,
-        }
-    }
-}
 
 /// The formats of a model's matrices, as in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +70,9 @@ impl WeightTypes {
 /// third of a value's deviation.
 const SCORE_DEVIATION: f32 = 2.0;
 
+/// Elements of biases, far below the deviation of what they are added to.
+const BIAS: f32 = 0.01;
+
 /// Random weights with which a model depends on its context as a trained one does, at any size.
 ///
 /// A matrix with deviation g/√k, where k is the row length, multiplies the deviation of its input by g, provided that
@@ -267,6 +97,14 @@ impl<'a> RandomWeights<'a> {
         RandomWeights { executor, shape, types }
     }
 
+    /// The format of a matrix. `MXFP4` is for experts alone, as in files: the other matrices of mixtures are `Q8_0`.
+    fn format(&self, name: &str) -> DType {
+        match self.types.of(name, self.shape.layers) {
+            DType::MXFP4 if self.shape.experts.is_some() && !name.contains("_exps") => DType::Q8_0,
+            format => format,
+        }
+    }
+
     /// Bytes of all matrices; all other weights are negligible.
     pub fn bytes(&self) -> u64 {
         let c = self.shape.config();
@@ -274,20 +112,24 @@ impl<'a> RandomWeights<'a> {
             |format: DType, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
         let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
         // The matrices of all experts are one after another.
-        let (count, names) = match &c.experts {
-            Some(e) => (e.count, ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]),
-            None => (1, ["ffn_gate", "ffn_up", "ffn_down"]),
+        let (count, ffn, names) = match &c.experts {
+            Some(e) => (e.count, e.ffn, ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]),
+            None => (1, c.ffn, ["ffn_gate", "ffn_up", "ffn_down"]),
+        };
+        let [q, k, v, output] = match c.latent {
+            Some(l) => [c.heads * (l.plain + l.rotated), l.rank + l.rotated, 0, c.heads * l.value],
+            None => [q, kv, kv, q],
         };
         let matrices = [
             ("attn_q", q, c.width),
-            ("attn_k", kv, c.width),
-            ("attn_v", kv, c.width),
-            ("attn_output", c.width, q),
-            (names[0], count * c.ffn, c.width),
-            (names[1], count * c.ffn, c.width),
-            (names[2], count * c.width, c.ffn),
+            ("attn_k", k, c.width),
+            ("attn_v", v, c.width),
+            ("attn_output", c.width, output),
+            (names[0], count * ffn, c.width),
+            (names[1], count * ffn, c.width),
+            (names[2], count * c.width, ffn),
         ];
-        let format = |name: &str| self.types.of(name, c.layers);
+        let format = |name: &str| self.format(name);
         let matrix = |i: usize, (name, rows, row_len): (&str, usize, usize)| {
             bytes(format(&format!("blk.{i}.{name}.weight")), rows, row_len)
         };
@@ -310,8 +152,9 @@ impl Weights for RandomWeights<'_> {
         Ok(self.vector(name, rows * row_len)?.reshape(&[rows, row_len])?)
     }
 
-    fn expert_vectors(&self, _name: &str, _experts: usize, _len: usize) -> Result<Option<Tensor>> {
-        Ok(None)
+    fn expert_vectors(&self, name: &str, experts: usize, len: usize) -> Result<Option<Tensor>> {
+        let all = self.optional_vector(name, experts * len)?;
+        Ok(all.map(|all| all.reshape(&[experts, len])).transpose()?)
     }
 
     /// None of the optional tensors that are asked for by their shape.
@@ -322,7 +165,7 @@ impl Weights for RandomWeights<'_> {
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
         let format = match self.shape.tied_embedding {
             Some(format) if name == "token_embd.weight" => format,
-            _ => self.types.of(name, self.shape.layers),
+            _ => self.format(name),
         };
         let format = self.executor.backend().policy().weight_layout(format.at_load());
         self.executor.backend().kernels().expect_weights(format);
@@ -355,8 +198,9 @@ impl Weights for RandomWeights<'_> {
         Ok(Tensor::from_slice(self.executor, &[len], &vec![weight; len])?)
     }
 
-    fn optional_vector(&self, _name: &str, _len: usize) -> Result<Option<Tensor>> {
-        Ok(None)
+    fn optional_vector(&self, name: &str, len: usize) -> Result<Option<Tensor>> {
+        let has = self.shape.biases && name.ends_with(".bias");
+        Ok(has.then(|| Tensor::from_slice(self.executor, &[len], &vec![BIAS; len])).transpose()?)
     }
 
     fn scale(&self, _name: &str) -> Result<Option<f32>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hologram_backends::{DryGpu, Target};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, Session, SessionOptions};
+use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
 
 /// A device that can list the programs of a session's last step.
 struct Device {
@@ -121,6 +121,38 @@ fn steps_of_every_family_run_native_kernels() {
     for (name, _, on_gpus) in FAMILIES {
         let unseen = on_gpus.iter().filter(|program| !seen.contains(&(name, program.to_string())));
         wrong.extend(unseen.map(|program| format!("{name}: {program} is native on all GPUs")));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Mixtures of published sizes. On GPUs of NVIDIA a step of one token has no programs but chains of elementwise
+/// operations, and as many launches as this.
+const MIXTURES: [(&str, &str, &[&str], usize); 5] = [
+    ("qwen3-30b-a3b", "Q4_K_M", &[], 0),
+    ("qwen3-30b-a3b", "BF16", &[], 0),
+    ("gpt-oss-20b", "MXFP4", &["fused"], 0),
+    ("gpt-oss-20b", "NVFP4", &["fused"], 0),
+    ("deepseek-v2-lite", "IQ2_XXS", &["fused"], 0),
+];
+
+#[test]
+fn steps_of_published_mixtures_run_native_kernels() {
+    let mut wrong = Vec::new();
+    for (shape, types, expected, launches) in MIXTURES {
+        let dry = Arc::new(DryGpu::new(Target::nvidia(90, 132, 227 << 10)));
+        let executor = Executor::from_backend(dry.clone());
+        let types = WeightTypes::all().find(|known| known.name() == types).unwrap();
+        let model = Model::random(Shape::find(shape).unwrap(), types, &executor).unwrap();
+        let mut session = model.session(SessionOptions { context: 64, ..SessionOptions::default() }).unwrap();
+        let mut sampler = Sampler::new(SamplerConfig::GREEDY).unwrap();
+        for _ in 0..2 {
+            session.sample(0, &[0], &mut sampler).unwrap();
+        }
+        let mut programs: Vec<String> = dry.last_programs().iter().map(|name| name.to_string()).collect();
+        programs.dedup();
+        if programs != expected || dry.last().launches != launches {
+            wrong.push(format!("{shape} {}: {programs:?} in {:?}", types.name(), dry.last()));
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

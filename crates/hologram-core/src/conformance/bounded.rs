@@ -87,7 +87,9 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
     }
     let inherited: Vec<f64> = match (op.operation(), operands) {
         (Operation::Elementwise(Elementwise::Add), [a, b]) => {
-            a.bounds.iter().zip(&b.bounds).map(|(a, b)| a + b).collect()
+            // An operand's last dimensions may be all that it has.
+            let at = |of: &Bounded, i: usize| of.bounds[i % of.bounds.len()];
+            (0..own.values.len()).map(|i| at(a, i) + at(b, i)).collect()
         }
         (Operation::Elementwise(Elementwise::Swiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             // The slope of silu is at most 1.1.
@@ -98,12 +100,19 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
             let (least, most) = (g.max(0.0), g.max(0.0) + bg);
             (most * most - least * least) * u.abs() + most * most * bu
         }),
+        (Operation::Elementwise(Elementwise::ClampedSwiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
+            // The slope of x·σ(1.702·x) is at most 1.1.
+            let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0) + 1.0);
+            let weighted = (g / (1.0 + (-1.702 * g).exp())).abs();
+            1.1 * bg * u.abs() + (weighted + 1.1 * bg) * bu
+        }),
         (Operation::Cast, [x]) => x.elements().map(|(v, b)| rounding(v, b, format)).collect(),
         (Operation::Quantize { group, floor }, [x]) => quantized(group as usize, floor.get().into(), x),
         (Operation::Matmul, [x, w]) => product(x, w)?,
         // The cases' values are far apart: their order is that of the exact ones.
         (Operation::TopK { .. }, [_]) => vec![0.0; own.bounds.len()],
         (Operation::Take { .. }, [x, ids]) => taken(x, ids),
+        (Operation::Softmax { log: false, axis }, [x]) if axis as usize + 1 == x.tensor.shape.len() => softmax(x, own),
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
@@ -176,8 +185,8 @@ fn taken(x: &Bounded, ids: &Bounded) -> Vec<f64> {
 
 /// As [`product`], by the operation itself on bounds and magnitudes.
 fn expert_product(op: &SharedOp, operands: &[&Bounded]) -> Option<Vec<f64>> {
-    let [x, w, ids] = operands else { return None };
-    if w.bounds.iter().any(|b| *b != 0.0) {
+    let [x, w, ids, bias @ ..] = operands else { return None };
+    if bias.iter().chain([w]).any(|of| of.bounds.iter().any(|b| *b != 0.0)) {
         return None;
     }
     let of = |tensor: &HostTensor, values: Vec<f64>| HostTensor { values, ..tensor.clone() };
@@ -185,6 +194,14 @@ fn expert_product(op: &SharedOp, operands: &[&Bounded]) -> Option<Vec<f64>> {
     let magnitudes = of(&w.tensor, w.tensor.values.iter().map(|v| v.abs()).collect());
     let sums = op.reference(&[bounds, magnitudes, ids.tensor.clone()]);
     Some(sums.values.iter().map(|v| 1.01 * v).collect())
+}
+
+/// A probability changes by a factor of at most e to the power of twice the widest deviation.
+fn softmax(x: &Bounded, own: &Reference) -> Vec<f64> {
+    let d = x.tensor.row_len().max(1);
+    let rows = own.values.chunks(d).zip(x.bounds.chunks(d));
+    let widest = |bounds: &[f64]| bounds.iter().fold(0.0f64, |a, b| a.max(*b));
+    rows.flat_map(|(values, bounds)| values.iter().map(move |v| v * (2.0 * widest(bounds)).exp_m1())).collect()
 }
 
 /// Requires exact weights.

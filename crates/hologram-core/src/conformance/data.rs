@@ -157,7 +157,16 @@ fn draw_planes(
         Scales::SixBitPairs { .. } | Scales::SixBits { .. } => 0.25,
         _ => 1.0,
     };
+    // Scales that are floats themselves are those of a block.
+    let mut whole = vec![0; block.row().bytes];
     for record in data[at[2]..at[2] + used * record].chunks_exact_mut(record) {
+        if let Scales::E8M0 { at } | Scales::UE4M3 { at } = block.row().scales {
+            for byte in record {
+                DType::Block(block).set_number(&mut whole, 0, random.scale(size * unit[0]));
+                *byte = whole[at];
+            }
+            continue;
+        }
         for (at, number) in record.chunks_exact_mut(2).zip(unit).take(block.numbers()) {
             at.copy_from_slice(&f16::from_f32(random.scale(size * wider * number)).to_le_bytes());
         }

@@ -29,7 +29,10 @@ pub(super) struct GroupCase {
 #[derive(Clone, Debug)]
 enum Kind {
     Products(Products),
+    Norms(Norms),
+    Biases(Biases),
     Route(Route),
+    Router(Router),
     Experts(Experts),
     Cache(Cache),
 }
@@ -63,6 +66,8 @@ enum End {
     Relu2,
     /// The gate's result is converted too.
     SwigluConverted(Convert),
+    /// The gate of gpt-oss, of products with biases.
+    ClampedSwiglu,
     /// The left side is added to the product, as the first or the second operand.
     Add {
         first: bool,
@@ -92,6 +97,33 @@ struct Experts {
     m: usize,
     /// A gate, or the sum of the results, to which `Add` adds something.
     end: End,
+    /// Whether experts have biases.
+    biased: bool,
+}
+
+/// Biases of tensors of these widths.
+#[derive(Clone, Debug)]
+struct Biases(Vec<usize>);
+
+/// Two norms, of this many heads.
+#[derive(Clone, Debug)]
+struct Norms {
+    heads: (usize, usize),
+    d: usize,
+}
+
+/// A norm, a router's product and choice, and the conversion for the experts.
+#[derive(Clone, Debug)]
+struct Router {
+    convert: Convert,
+    /// Elements of a token, experts and chosen ones.
+    width: usize,
+    n: usize,
+    k: usize,
+    biased: bool,
+    softmax_first: bool,
+    /// Whether the norm's result is a result of the group.
+    normed: bool,
 }
 
 /// Rotary embedding, the cache's update and, optionally, attention.
@@ -219,7 +251,7 @@ impl Route {
 
 impl Experts {
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
-        let gated = matches!(self.end, End::Swiglu | End::Relu2);
+        let gated = matches!(self.end, End::Swiglu | End::Relu2 | End::ClampedSwiglu);
         // A gate's tokens have one row of activations, those of a sum one for each expert.
         let width = if gated { self.k } else { self.slots * self.k };
         let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, width.into()]))?;
@@ -232,12 +264,21 @@ impl Experts {
         let row = CaseInput::normal(DType::F32, &[TOKENS, self.m.into()]);
         let residual = if matches!(self.end, End::Add { .. }) { Some(d.leaf(row)?) } else { None };
         let x = self.convert.apply(&mut d.graph, x)?;
-        let y = d.graph.expert_linear(x, w, ids, self.experts)?;
-        let y = match (up, weights) {
-            (Some(up), _) => {
-                let up = d.graph.expert_linear(x, up, ids, self.experts)?;
-                if self.end == End::Swiglu { d.graph.swiglu(y, up)? } else { d.graph.relu2_mul(y, up)? }
+        let mut product = |w| -> Result<NodeId> {
+            if !self.biased {
+                return d.graph.expert_linear(x, w, ids, self.experts);
             }
+            let bias = d.leaf(CaseInput::normal(DType::F32, &[self.experts.into(), self.m.into()]))?;
+            d.graph.expert_linear_biased(x, w, ids, bias, self.experts)
+        };
+        let y = product(w)?;
+        let up = up.map(product).transpose()?;
+        let y = match (up, weights) {
+            (Some(up), _) => match self.end {
+                End::Swiglu => d.graph.swiglu(y, up)?,
+                End::ClampedSwiglu => d.graph.clamped_swiglu(y, up)?,
+                _ => d.graph.relu2_mul(y, up)?,
+            },
             (None, Some(weights)) => d.graph.expert_sum(y, weights)?,
             (None, None) => y,
         };
@@ -246,6 +287,53 @@ impl Experts {
             (Some(residual), _) => d.graph.add(y, residual)?,
             (None, _) => y,
         }])
+    }
+}
+
+impl Biases {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let mut operands = Vec::new();
+        for width in &self.0 {
+            let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, (*width).into()]))?;
+            operands.push((x, d.leaf(CaseInput::normal(DType::F32, &[(*width).into()]))?));
+        }
+        operands.into_iter().map(|(x, bias)| d.graph.add(x, bias)).collect()
+    }
+}
+
+impl Norms {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let mut results = Vec::new();
+        for heads in [self.heads.0, self.heads.1] {
+            let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, heads.into(), self.d.into()]))?;
+            let w = d.leaf(CaseInput::normal(DType::F32, &[self.d.into()]))?;
+            results.push((x, w));
+        }
+        results.into_iter().map(|(x, w)| d.graph.rms_norm(x, w, 1e-6)).collect()
+    }
+}
+
+impl Router {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, self.width.into()]))?;
+        let gain = d.leaf(CaseInput::normal(DType::F32, &[self.width.into()]))?;
+        let w = d.leaf(CaseInput::normal(DType::F32, &[self.n.into(), self.width.into()]))?;
+        let bias = if self.biased { Some(d.leaf(CaseInput::normal(DType::F32, &[self.n.into()]))?) } else { None };
+        let x = d.graph.rms_norm(x, gain, 1e-5)?;
+        let mut scores = d.graph.linear(x, w)?;
+        if let Some(bias) = bias {
+            scores = d.graph.add(scores, bias)?;
+        }
+        if self.softmax_first {
+            scores = d.graph.softmax_rows(scores)?;
+        }
+        let (values, ids) = d.graph.top_k(scores, self.k)?;
+        let weights = if self.softmax_first { values } else { d.graph.softmax_rows(values)? };
+        let converted = self.convert.apply(&mut d.graph, x)?;
+        let mut results = vec![ids, weights];
+        results.extend((self.convert != Convert::None).then_some(converted));
+        results.extend(self.normed.then_some(x));
+        Ok(results)
     }
 }
 
@@ -299,7 +387,10 @@ impl GroupCase {
     fn work(&self) -> usize {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
+            Kind::Biases(b) => self.tokens.1 * b.0.iter().sum::<usize>(),
+            Kind::Norms(n) => self.tokens.1 * (n.heads.0 + n.heads.1) * n.d,
             Kind::Route(r) => self.tokens.1 * r.n,
+            Kind::Router(r) => self.tokens.1 * r.n * r.width,
             Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
         }
@@ -312,7 +403,8 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
-            Kind::Route(_) => return "f32".into(),
+            Kind::Biases(_) | Kind::Norms(_) | Kind::Route(_) => return "f32".into(),
+            Kind::Router(r) => (r.convert, DType::F32),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
         };
@@ -359,7 +451,10 @@ impl GroupCase {
         };
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
+            Kind::Biases(b) => b.build(&mut d)?,
+            Kind::Norms(n) => n.build(&mut d)?,
             Kind::Route(r) => r.build(&mut d)?,
+            Kind::Router(r) => r.build(&mut d)?,
             Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
         };
@@ -529,6 +624,20 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             }
         }
     }
+    for (tokens, widths) in [((1, 1), vec![4096, 512, 512]), ((9, 7), vec![33, 20])] {
+        cases.push(GroupCase { tokens, kind: Kind::Biases(Biases(widths)) });
+    }
+    for (tokens, heads, d) in [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100)] {
+        cases.push(GroupCase { tokens, kind: Kind::Norms(Norms { heads, d }) });
+    }
+    let codes = Convert::I8 { group: 32, floor: 0.0 };
+    for (tokens, width, n, k) in [((1, 1), 2048, 128, 8), ((8, 5), 96, 33, 4), ((3, 3), 2880, 300, 6)] {
+        for (i, convert) in [codes, Convert::BF16, Convert::None].into_iter().enumerate() {
+            let (biased, softmax_first, normed) = (i == 0, i == 1, i != 1);
+            let kind = Kind::Router(Router { convert, width, n, k, biased, softmax_first, normed });
+            cases.push(GroupCase { tokens, kind });
+        }
+    }
     // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
     let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
     for weights in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
@@ -541,9 +650,12 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         };
         let mut experts = |tokens, experts, slots, k, m, end, convert| {
             let weights = layout(weights);
-            let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end });
+            let biased = end == End::ClampedSwiglu || matches!(end, End::Add { first: true });
+            let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end, biased });
             cases.push(GroupCase { tokens, kind });
         };
+        experts((1, 1), 6, 3, 256, 70, End::ClampedSwiglu, few);
+        experts((40, 33), 3, 2, 256, 140, End::ClampedSwiglu, many);
         experts((1, 1), 6, 3, 512, 70, End::Swiglu, few);
         experts((1, 1), 6, 5, 256, 45, End::Products, few);
         experts((1, 1), 6, 3, 256, 48, End::Add { first: true }, few);

@@ -331,7 +331,7 @@ pub(super) fn work(case: &Case) -> usize {
         [x, w] if case.op.operation() == Operation::Matmul => {
             elements(x) * w.shape.first().map_or(1, |d| case.size(*d).1)
         }
-        [_, w, ids] if let Operation::ExpertMatmul { experts } = case.op.operation() => {
+        [_, w, ids, ..] if let Operation::ExpertMatmul { experts } = case.op.operation() => {
             elements(ids) * elements(w) / experts.max(1) as usize
         }
         [x, w, ..] if matches!(case.op.operation(), Operation::BatchMatmul { .. }) => {

@@ -74,12 +74,15 @@ impl Graph {
     /// The possible groups that begin with the first of these steps:
     /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two products and
     ///   their gate with or without its conversion, or one product and an addition to it;
-    /// - `rms_norm [quantize | cast]` alone;
+    /// - `rms_norm [quantize | cast]` alone, and two norms;
+    /// - additions of two or three biases;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
     ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
+    /// - a norm, a router's product, its choice, and the conversion of the norm's result for the experts;
     /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax
     ///   last;
-    /// - two products with experts' matrices and their gate, or one, the sum of its results and an addition to it;
+    /// - two products with experts' matrices and their gate, or one, with or without the conversion before it, the sum
+    ///   of its results and an addition to it;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
@@ -107,34 +110,68 @@ impl Graph {
             let merges = (1..steps.len()).take_while(|i| is_merge(*i) && reads(*i, i - 1)).count();
             return Pattern { prologue: 0, bodies: if merges > 0 { vec![1 + merges] } else { Vec::new() } };
         }
-        let routes = matches!(
-            (op(0), op(1), op(2)),
-            (Some(Operation::TopK { .. }), Some(Operation::Take { .. }), Some(Operation::Softmax { .. }))
-                | (Some(Operation::Softmax { .. }), Some(Operation::TopK { .. }), Some(Operation::Take { .. }))
-        );
-        if routes && reads(1, 0) && reads(2, 1) {
+        let routes = |at: usize| {
+            matches!(
+                (op(at), op(at + 1), op(at + 2)),
+                (Some(Operation::TopK { .. }), Some(Operation::Take { .. }), Some(Operation::Softmax { .. }))
+                    | (Some(Operation::Softmax { .. }), Some(Operation::TopK { .. }), Some(Operation::Take { .. }))
+            ) && reads(at + 1, at)
+                && reads(at + 2, at + 1)
+        };
+        if routes(0) {
             return Pattern { prologue: 0, bodies: vec![3] };
         }
-        if matches!(op(0), Some(Operation::ExpertMatmul { .. })) {
+        // Bodies that begin with a product with experts' matrices.
+        let of_experts = |at: usize| {
+            let op = |i: usize| op(at + i);
+            let reads = |user: usize, of: usize| reads(at + user, at + of);
             let gate = op(1) == op(0)
-                && [Elementwise::Swiglu, Elementwise::Relu2Mul].iter().any(|gate| op(2) == Some((*gate).into()))
+                && [Elementwise::Swiglu, Elementwise::Relu2Mul, Elementwise::ClampedSwiglu]
+                    .iter()
+                    .any(|gate| op(2) == Some((*gate).into()))
                 && reads(2, 0)
                 && reads(2, 1);
             let summed = op(1) == Some(Operation::ExpertSum) && reads(1, 0);
             let added = summed && op(2) == Some(Elementwise::Add.into()) && reads(2, 1);
-            let bodies = [(gate || added).then_some(3), summed.then_some(2)];
-            return Pattern { prologue: 0, bodies: bodies.into_iter().flatten().collect() };
+            [(gate || added).then_some(3), summed.then_some(2)].into_iter().flatten().collect()
+        };
+        let is_of_experts = |i: usize| matches!(op(i), Some(Operation::ExpertMatmul { .. }));
+        if is_of_experts(0) {
+            return Pattern { prologue: 0, bodies: of_experts(0) };
         }
         let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
+        let is_sum = |i: usize| op(i) == Some(Elementwise::Add.into());
+        if is_sum(0) && is_sum(1) && !reads(1, 0) {
+            let third = is_sum(2) && !reads(2, 0) && !reads(2, 1);
+            return Pattern { prologue: 0, bodies: if third { vec![3, 2] } else { vec![2] } };
+        }
+        if converts(0) && is_of_experts(1) && reads(1, 0) {
+            return Pattern { prologue: 1, bodies: of_experts(1) };
+        }
         let mut prologue = usize::from(matches!(op(0), Some(Operation::RmsNorm { .. })));
         if converts(prologue) && (prologue == 0 || reads(prologue, 0)) {
             prologue += 1;
         }
         let first = prologue;
         let mut bodies = Vec::new();
+        if prologue == 1 && op(1) == Some(Operation::Matmul) && reads(1, 0) {
+            let added = op(2) == Some(Elementwise::Add.into()) && reads(2, 1);
+            let choice = if added { 3 } else { 2 };
+            if routes(choice) && reads(choice, choice - 1) {
+                let end = choice + 3;
+                bodies.extend((converts(end) && reads(end, 0)).then_some(end));
+                bodies.push(end - 1);
+            }
+        }
         let left = |i: usize| {
             steps.get(i).filter(|_| op(i) == Some(Operation::Matmul)).and_then(|s| s.inputs.first().copied())
         };
+        if prologue == 1
+            && matches!((op(0), op(1)), (Some(Operation::RmsNorm { .. }), Some(Operation::RmsNorm { .. })))
+            && !reads(1, 0)
+        {
+            bodies.push(1);
+        }
         if let Some(x) = left(first)
             && (prologue == 0 || self.storage(x) == steps[first - 1].root)
         {

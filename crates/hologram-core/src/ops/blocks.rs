@@ -104,8 +104,8 @@ impl TensorArg {
             _ => {}
         }
         match self.scales() {
-            Scales::E8M0 { at } => return self.e8m0(b, index, at as u32),
-            Scales::UE4M3 { at } => return self.ue4m3(b, index, at as u32),
+            Scales::E8M0 { .. } => return self.e8m0(b, index),
+            Scales::UE4M3 { .. } => return self.ue4m3(b, index),
             _ => {}
         }
         let d = self.number(b, index, 0);
@@ -122,7 +122,7 @@ impl TensorArg {
     }
 
     /// The scale of the run that holds an index as a multiple of its block's scale, for formats with several runs per
-    /// block.
+    /// block; the byte of a scale that is a float of one byte.
     pub fn scale_factor(&self, b: &mut Builder, index: Value) -> Value {
         let at = self.element(b, index);
         let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
@@ -133,6 +133,7 @@ impl TensorArg {
             return match packed.factors() {
                 Factors::Pairs => byte,
                 Factors::Nibbles => b.and(byte, 15u32),
+                Factors::Exponent | Factors::Floats => byte,
                 Factors::Signed(_) | Factors::None => signed_byte(b, byte),
             };
         }
@@ -154,14 +155,15 @@ impl TensorArg {
                 signed_byte(b, byte)
             }
             Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 0),
-            Scales::One | Scales::E8M0 { .. } | Scales::UE4M3 { .. } => Value::from(1u32),
+            // These scales are floats of one byte themselves.
+            Scales::E8M0 { at: first } | Scales::UE4M3 { at: first } => self.byte(b, at.start, run, first as u32),
+            Scales::One => Value::from(1u32),
         }
     }
 
     /// The scale of [`Scales::E8M0`].
-    fn e8m0(&self, b: &mut Builder, index: Value, at: u32) -> Value {
-        let element = self.element(b, index);
-        let byte = self.byte(b, element.start, Value::from(0u32), at);
+    fn e8m0(&self, b: &mut Builder, index: Value) -> Value {
+        let byte = self.scale_factor(b, index);
         let small = b.lt(byte, 2u32);
         let least = b.shl(0x0020_0000u32, byte);
         let exponent = b.sub(byte, 1u32);
@@ -171,10 +173,8 @@ impl TensorArg {
     }
 
     /// The scale of [`Scales::UE4M3`].
-    fn ue4m3(&self, b: &mut Builder, index: Value, at: u32) -> Value {
-        let element = self.element(b, index);
-        let run = b.shr(element.e, 4u32);
-        let byte = self.byte(b, element.start, run, at);
+    fn ue4m3(&self, b: &mut Builder, index: Value) -> Value {
+        let byte = self.scale_factor(b, index);
         let bits = b.and(byte, 127u32);
         let normal = b.shl(bits, 20u32);
         let normal = b.add(normal, 119u32 << 23);
@@ -299,8 +299,8 @@ impl TensorArg {
         let start = b.mul(block, packed.record_bytes() as u32);
         let at = b.add(start, place);
         let at = b.add(at, first);
-        // The second to last view is the records as bytes.
-        let byte = b.load(self.views[self.views.len() - 2], at);
+        // Records as bytes follow the planes of codes.
+        let byte = b.load(self.views[1 + usize::from(packed.high_bits() > 0)], at);
         b.cvt(Type::U32, byte)
     }
 

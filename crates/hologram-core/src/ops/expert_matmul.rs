@@ -12,7 +12,8 @@ use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorType};
 
-/// The operation; its inputs are those of [`Graph::expert_linear`] in order.
+/// The operation; its inputs are those of [`Graph::expert_linear`] or [`Graph::expert_linear_biased`] in order, with
+/// the bias last.
 #[derive(Debug)]
 struct ExpertMatmul {
     experts: u32,
@@ -33,6 +34,21 @@ impl Graph {
     pub fn expert_linear(&mut self, x: NodeId, w: NodeId, ids: NodeId, experts: usize) -> Result<NodeId> {
         self.apply(ExpertMatmul { experts: experts as u32 }, &[x, w, ids])
     }
+
+    /// As [`Graph::expert_linear`], with an expert's row of `bias`, `f32 [experts, m]`, added to its results.
+    ///
+    /// # Errors
+    /// When the operands do not fit.
+    pub fn expert_linear_biased(
+        &mut self,
+        x: NodeId,
+        w: NodeId,
+        ids: NodeId,
+        bias: NodeId,
+        experts: usize,
+    ) -> Result<NodeId> {
+        self.apply(ExpertMatmul { experts: experts as u32 }, &[x, w, ids, bias])
+    }
 }
 
 const THREADS: u32 = 256;
@@ -43,7 +59,7 @@ impl Op for ExpertMatmul {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [x, w, ids] = inputs else { return Err("takes x, w and ids".into()) };
+        let [x, w, ids, bias @ ..] = inputs else { return Err("takes x, w and ids".into()) };
         if !fits(x.format, w.format) {
             return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()));
         }
@@ -61,7 +77,11 @@ impl Op for ExpertMatmul {
         if *k == 0 || *slots == 0 || !(width == k || *width == slots * k) {
             return Err(format!("rows of {width} elements fit neither rows of {k} nor {slots} of them"));
         }
-        Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(slots * (rows / self.experts as usize))]))
+        let (experts, m) = (self.experts as usize, rows / self.experts as usize);
+        if bias.len() > 1 || bias.iter().any(|b| **b != TensorType::new(DType::F32, [experts, m].map(Dim::Fixed))) {
+            return Err(format!("takes one f32 bias [{experts}, {m}] at most"));
+        }
+        Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(slots * m)]))
     }
 
     /// One thread per element.
@@ -73,6 +93,7 @@ impl Op for ExpertMatmul {
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);
         let (x, w, ids, out) = (k.inputs[0].clone(), k.inputs[1].clone(), k.inputs[2].clone(), k.output.clone());
+        let bias = k.inputs.get(3).cloned();
         let b = &mut k.b;
         let i = b.global_x();
         let inside = b.lt(i, total);
@@ -90,6 +111,10 @@ impl Op for ExpertMatmul {
             let x_start = b.mul(x_row, row_len);
             let sum = b.var(0.0f32);
             add_products(b, [&x, &w], [x_start, w_start], row_len, sum);
+            if let Some(bias) = &bias {
+                let bias = bias.load(b, row);
+                b.assign_op(sum, hologram_isa::Opcode::Add, &[sum, bias]);
+            }
             out.store(b, i, sum);
         });
         let max = spec.output.max_rows() * of_token as usize;
@@ -142,28 +167,57 @@ impl Op for ExpertMatmul {
             false => None,
         };
         let by_w = by_w.map(|by_w| g.cast_like(by_w, w)).transpose()?;
-        Ok(vec![by_x, by_w, None])
+        let mut all = vec![by_x, by_w, None];
+        if call.inputs.len() > 3 {
+            all.push(match call.wanted[3] {
+                true => {
+                    let spread = spread_over_experts(g, call.grad, ids, self.experts)?;
+                    Some(g.reduce(spread, Reduction::Sum, 0)?)
+                }
+                false => None,
+            });
+        }
+        Ok(all)
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
-        let [x, w, ids] = inputs else { return Reference::default() };
+        let [x, w, ids, bias @ ..] = inputs else { return Reference::default() };
         let (k, slots) = (w.row_len(), ids.row_len());
         let of_expert = w.values.len() / self.experts.max(1) as usize;
         let mut out = Reference::default();
         for (slot, id) in ids.values.iter().enumerate() {
             let row = if x.row_len() == k { slot / slots } else { slot };
             let matrix = w.values.chunks(of_expert).nth(*id as usize).unwrap_or_default();
+            let first = out.values.len();
             reference_products([x.format, w.format], &x.values[row * k..][..k], matrix.chunks(k), &mut out);
+            for bias in bias {
+                let of_expert = bias.values.chunks(bias.row_len()).nth(*id as usize).unwrap_or_default();
+                for (i, b) in of_expert.iter().enumerate() {
+                    out.values[first + i] += b;
+                    out.bounds[first + i] += (b.abs() + out.values[first + i].abs()) * f64::from(f32::EPSILON);
+                }
+            }
         }
         out
     }
 }
 
 /// The gradient by the matrices of all experts, `[experts * m, k]`, from the rows `x` (`[n, k]`) and the gradients of
-/// the slots' results (`[n, s * m]`). Each result's gradient is put in its expert's place of a row for all experts,
-/// which is 0 elsewhere: one product then adds up all tokens, at the cost of all experts.
+/// the slots' results (`[n, s * m]`): one product adds up all tokens, at the cost of all experts.
 fn gradient_by_matrices(g: &mut Graph, x: NodeId, grad: NodeId, ids: NodeId, experts: u32) -> Result<NodeId> {
-    let (n, all) = (g.shape_of(x)[0], Dim::Fixed(experts as usize));
+    let (n, spread) = (g.shape_of(x)[0], spread_over_experts(g, grad, ids, experts)?);
+    let width = match g.shape_of(spread)[2] {
+        Dim::Fixed(m) => m * experts as usize,
+        Dim::Extent(_) => 0,
+    };
+    let spread = g.reshape(spread, &[n, Dim::Fixed(width)])?;
+    g.batch_matmul(spread, x, &MatmulOptions { transpose_a: true, ..MatmulOptions::default() })
+}
+
+/// The gradients of the slots' results (`[n, s * m]`), each in its expert's place of `[n, experts, m]`, which is 0
+/// elsewhere.
+fn spread_over_experts(g: &mut Graph, grad: NodeId, ids: NodeId, experts: u32) -> Result<NodeId> {
+    let (n, all) = (g.shape_of(grad)[0], Dim::Fixed(experts as usize));
     let (slots, width) = (g.shape_of(ids)[1], g.shape_of(grad)[1]);
     let (Dim::Fixed(s), Dim::Fixed(width)) = (slots, width) else { return Ok(grad) };
     let m = width / s.max(1);
@@ -175,9 +229,7 @@ fn gradient_by_matrices(g: &mut Graph, x: NodeId, grad: NodeId, ids: NodeId, exp
     let chosen = g.eq(ids, places)?;
     let chosen = g.cast_like(chosen, grad)?;
     let grad = g.reshape(grad, &[n, slots, Dim::Fixed(m)])?;
-    let spread = g.batch_matmul(chosen, grad, &MatmulOptions::default())?;
-    let spread = g.reshape(spread, &[n, Dim::Fixed(experts as usize * m)])?;
-    g.batch_matmul(spread, x, &MatmulOptions { transpose_a: true, ..MatmulOptions::default() })
+    g.batch_matmul(chosen, grad, &MatmulOptions::default())
 }
 
 #[cfg(feature = "conformance")]
@@ -207,7 +259,11 @@ pub(super) fn cases() -> Vec<Case> {
                     .input(CaseInput::normal(x, &[Dim::Extent(0), Dim::Fixed(width)]))
                     .input(CaseInput::normal(w, &[Dim::Fixed(experts * m), Dim::Fixed(k)]))
                     .input(CaseInput::below(experts as u32, &[Dim::Extent(0), Dim::Fixed(slots)]));
-                cases.push(case);
+                // Some with a bias.
+                cases.push(match slots {
+                    3 => case.input(CaseInput::normal(DType::F32, &[experts, m].map(Dim::Fixed))),
+                    _ => case,
+                });
             }
         }
     }
@@ -217,7 +273,8 @@ pub(super) fn cases() -> Vec<Case> {
             .input(CaseInput::normal(DType::BF16, &[Dim::Extent(0), Dim::Fixed(k)]))
             .input(CaseInput::normal(w, &[Dim::Fixed(4 * 300), Dim::Fixed(k)]))
             .input(CaseInput::below(4, &[Dim::Extent(0), Dim::Fixed(2)]));
-        cases.push(case);
+        cases.push(case.clone());
+        cases.push(case.input(CaseInput::normal(DType::F32, &[4, 300].map(Dim::Fixed))));
     };
     for w in [DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0] {
         many(w, 160);

@@ -155,19 +155,21 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
             _ => {}
         }
         // The record: the block's first chunk writes the numbers, each chunk the factors of its runs.
-        let (bytes, numbers) = (y.views[y.views.len() - 2], y.views[y.views.len() - 1]);
+        let records = 1 + usize::from(packed.high_bits() > 0);
         let record = packed.record_bytes() as u32;
         let (block, place) = (b.shr(start, len.trailing_zeros()), b.and(start, len - 1));
-        let begins = b.eq(place, 0u32);
-        b.if_(begins, |b| {
-            for which in 0..packed.numbers() {
-                let number = x.number(b, start, which);
-                let at = b.mul(block, record / 2);
-                let at = b.add(at, which as u32);
-                let number = b.cvt(Type::F16, number);
-                b.store(numbers, at, number);
-            }
-        });
+        if packed.numbers() > 0 {
+            let begins = b.eq(place, 0u32);
+            b.if_(begins, |b| {
+                for which in 0..packed.numbers() {
+                    let number = x.number(b, start, which);
+                    let at = b.mul(block, record / 2);
+                    let at = b.add(at, which as u32);
+                    let number = b.cvt(Type::F16, number);
+                    b.store(y.views[records + 1], at, number);
+                }
+            });
+        }
         let first = b.mul(block, record);
         let first = b.add(first, 2 * packed.numbers() as u32);
         let run = spec.output.format.scale_len() as u32;
@@ -180,19 +182,21 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
             let scale = b.bitcast(Type::U32, scale);
             match packed.factors() {
                 Factors::None => {}
-                Factors::Signed(_) => store_byte(b, bytes, first, at, scale),
+                Factors::Signed(_) | Factors::Exponent | Factors::Floats => {
+                    store_byte(b, y.views[records], first, at, scale)
+                }
                 Factors::Nibbles => {
                     let minimum = x.minimum_factor(b, index);
                     let minimum = b.shl(minimum, 4u32);
                     let both = b.or(scale, minimum);
-                    store_byte(b, bytes, first, at, both);
+                    store_byte(b, y.views[records], first, at, both);
                 }
                 Factors::Pairs => {
                     let at = b.shl(at, 1u32);
-                    store_byte(b, bytes, first, at, scale);
+                    store_byte(b, y.views[records], first, at, scale);
                     let minimum = x.minimum_factor(b, index);
                     let at = b.or(at, 1u32);
-                    store_byte(b, bytes, first, at, minimum);
+                    store_byte(b, y.views[records], first, at, minimum);
                 }
             }
         }

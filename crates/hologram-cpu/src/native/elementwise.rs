@@ -36,6 +36,7 @@ fn apply(op: &Operation) -> Option<Apply> {
             E::Div => Apply::Two(div),
             E::Swiglu => Apply::Two(swiglu),
             E::Relu2Mul => Apply::Two(relu2_mul),
+            E::ClampedSwiglu => Apply::Two(clamped_swiglu),
             _ => return None,
         },
         _ => return None,
@@ -166,6 +167,13 @@ operations! {
     div, div_with: |a, b| a / b;
     squared_error, squared_error_with: |a, b| (a - b) * (a - b);
     swiglu, swiglu_with: |gate, up| gate * (1.0 / (exp(&Scalar, -gate) + 1.0)) * up;
+    clamped_swiglu, clamped_swiglu_with: |gate, up| {
+        // Keep NaN.
+        let gate = if gate > 7.0 { 7.0 } else { gate };
+        let up = if up < -7.0 { -7.0 } else { up };
+        let up = if up > 7.0 { 7.0 } else { up };
+        gate * (1.0 / (exp(&Scalar, -(gate * 1.702)) + 1.0)) * (up + 1.0)
+    };
     relu2_mul, relu2_mul_with: |gate, up| {
         // Keeps NaN.
         let r = if gate <= 0.0 { 0.0 } else { gate };
@@ -183,7 +191,11 @@ mod tests {
     #[test]
     fn agrees_with_the_definition() {
         type Definition = fn(f64, f64) -> f64;
-        let definitions: [(Operation, Definition, f64); 9] = [
+        fn clamped(gate: f64, up: f64) -> f64 {
+            let gate = gate.min(7.0);
+            gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+        }
+        let definitions: [(Operation, Definition, f64); 10] = [
             (E::Relu.into(), |a, _| a.max(0.0), 0.0),
             (E::Neg.into(), |a, _| -a, 0.0),
             (E::Abs.into(), |a, _| a.abs(), 0.0),
@@ -192,6 +204,7 @@ mod tests {
             (E::Mul.into(), |a, b| a * b, 0.5),
             (E::Div.into(), |a, b| a / b, 0.5),
             (E::Swiglu.into(), |g, u| g / (1.0 + (-g).exp()) * u, 8.0),
+            (E::ClampedSwiglu.into(), clamped, 12.0),
             (E::Relu2Mul.into(), |g, u| g.max(0.0).powi(2) * u, 1.5),
         ];
         for (op, definition, ulp) in definitions {

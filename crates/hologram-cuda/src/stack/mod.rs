@@ -217,6 +217,7 @@ impl Chain {
                 None => 0,
                 Some(Gate::Swiglu) => decode_stack::GATED,
                 Some(Gate::Relu2) => decode_stack::GATED | decode_stack::RELU2,
+                Some(Gate::ClampedSwiglu) => return None,
             },
             k,
             each,

@@ -1,7 +1,7 @@
 //! Weights in planes: [`PlaneLayout`](crate::PlaneLayout).
 
 use super::{decode, number};
-use crate::{BlockType, Codes, DType, Factors};
+use crate::{BlockType, Codes, DType, Factors, Scales};
 
 /// Elements of a chunk.
 const CHUNK: usize = 32;
@@ -56,7 +56,7 @@ fn code(packed: BlockType, low: &[u8], high: &[u8], e: usize) -> i8 {
 
 /// The scale and the minimum of element `e` of a block.
 fn factors(packed: BlockType, record: &[u8], e: usize) -> (f32, f32) {
-    let d = number(record, 0);
+    let d = if packed.numbers() > 0 { number(record, 0) / packed.divisor() as f32 } else { 1.0 };
     let m = if packed.numbers() == 2 { number(record, 2) } else { 0.0 };
     let bytes = &record[2 * packed.numbers()..];
     match packed.factors() {
@@ -64,5 +64,7 @@ fn factors(packed: BlockType, record: &[u8], e: usize) -> (f32, f32) {
         Factors::Pairs => (d * f32::from(bytes[e / 32 * 2]), m * f32::from(bytes[e / 32 * 2 + 1])),
         Factors::Nibbles => (d * f32::from(bytes[e / 16] & 15), m * f32::from(bytes[e / 16] >> 4)),
         Factors::Signed(run) => (d * f32::from(bytes[e / run] as i8), 0.0),
+        Factors::Exponent => (Scales::e8m0(bytes[0]), 0.0),
+        Factors::Floats => (Scales::ue4m3(bytes[e / 16]), 0.0),
     }
 }

@@ -8,9 +8,9 @@ const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 
 /// The values of `FP4` (E2M1), doubled.
 const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-/// The values of the grid formats, as [`GridType::recoded`](super::GridType::recoded) has them.
-const IQ1_VALUES: [i8; 16] = [-7, 1, 9, 0, 0, 0, 0, 0, -9, -1, 7, 0, 0, 0, 0, 0];
-const IQ2_VALUES: [i8; 16] = [8, 25, 43, 0, 0, 0, 0, 0, -8, -25, -43, 0, 0, 0, 0, 0];
+/// The values of the grid formats, as [`GridType::recoded`](super::GridType::recoded) has them. Those of `IQ1_S` and
+/// `IQ1_M` are the first three and their opposites.
+const IQ2_VALUES: [i8; 16] = [-7, 1, 9, 8, 25, 43, 0, 0, 7, -1, -9, -8, -25, -43, 0, 0];
 const IQ3_XXS_VALUES: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S_VALUES: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 
@@ -193,40 +193,34 @@ block_formats! {
     /// GGUF `MXFP4`: blocks of 32 as a byte `e` and 16 bytes of codes as in [`DType::Q4_0`]; the value is
     /// `2^(e - 128)·FP4`, with doubled values of 4-bit floats (E2M1). 17 bytes.
     MXFP4: BlockFormat {
-        id: Some(39), len: 32, bytes: 17, planes: PlaneLayout::None, unit: [1.0 / 5.85, 0.0],
+        id: Some(39), len: 32, bytes: 17, planes: PlaneLayout::Chunks, unit: [1.0 / 5.85, 0.0],
         codes: Codes::Bits(bits(1, 16, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::E8M0 { at: 0 },
     };
     /// GGUF `NVFP4`: blocks of 64 as a byte per run of 16, a float `s` (E4M3 without sign), and 8 bytes of codes per
     /// run, low nibbles first; the value is `s/2·FP4` as in [`DType::MXFP4`]. 36 bytes.
     NVFP4: BlockFormat {
-        id: Some(40), len: 64, bytes: 36, planes: PlaneLayout::None, unit: [1.0 / 5.85, 0.0],
+        id: Some(40), len: 64, bytes: 36, planes: PlaneLayout::Chunks, unit: [1.0 / 5.85, 0.0],
         codes: Codes::Bits(bits(4, 8, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::UE4M3 { at: 0 },
     };
-    /// The values of `IQ1_S` and `IQ1_M`, in no file: blocks of 256 as an `f16` scale `d`, 16 bytes `s`, one per run of
-    /// 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
-    IQ1_N: BlockFormat {
-        id: None, len: 256, bytes: 146, planes: PlaneLayout::None, unit: [1.0 / 37.5, 0.0],
-        codes: Codes::Bits(bits(18, 16, 4), None), values: Values::Table(&IQ1_VALUES),
-        numbers: &[0], scales: Scales::Fractions { at: 2, run: 16, of: 8 },
-    };
-    /// The values of `IQ2_XXS`, `IQ2_XS` and `IQ2_S`, as [`DType::IQ1_N`].
+    /// The values of `IQ1_S`, `IQ1_M`, `IQ2_XXS`, `IQ2_XS` and `IQ2_S`, in no file: blocks of 256 as an `f16` scale `d`,
+    /// 16 bytes `s`, one per run of 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
     IQ2_N: BlockFormat {
-        id: None, len: 256, bytes: 146, planes: PlaneLayout::None, unit: [1.0 / 165.0, 0.0],
+        id: None, len: 256, bytes: 146, planes: PlaneLayout::Chunks, unit: [1.0 / 168.0, 0.0],
         codes: Codes::Bits(bits(18, 16, 4), None), values: Values::Table(&IQ2_VALUES),
         numbers: &[0], scales: Scales::Fractions { at: 2, run: 16, of: 8 },
     };
-    /// The values of `IQ3_XXS`, in no file: as [`DType::IQ1_N`] with one `s` per run of 32; the value is `d/4·s·value`.
+    /// The values of `IQ3_XXS`, in no file: as [`DType::IQ2_N`] with one `s` per run of 32; the value is `d/4·s·value`.
     /// 138 bytes.
     IQ3_XXS_N: BlockFormat {
-        id: None, len: 256, bytes: 138, planes: PlaneLayout::None, unit: [1.0 / 690.0, 0.0],
+        id: None, len: 256, bytes: 138, planes: PlaneLayout::Chunks, unit: [1.0 / 690.0, 0.0],
         codes: Codes::Bits(bits(10, 16, 4), None), values: Values::Table(&IQ3_XXS_VALUES),
         numbers: &[0], scales: Scales::Fractions { at: 2, run: 32, of: 4 },
     };
     /// The values of `IQ3_S`, as [`DType::IQ3_XXS_N`]; the value is `d·s·value`.
     IQ3_S_N: BlockFormat {
-        id: None, len: 256, bytes: 138, planes: PlaneLayout::None, unit: [1.0 / 690.0, 0.0],
+        id: None, len: 256, bytes: 138, planes: PlaneLayout::Chunks, unit: [1.0 / 690.0, 0.0],
         codes: Codes::Bits(bits(10, 16, 4), None), values: Values::Table(&IQ3_S_VALUES),
         numbers: &[0], scales: Scales::Fractions { at: 2, run: 32, of: 1 },
     };

@@ -120,8 +120,9 @@ impl GridType {
     /// The format with the same values for devices that do not read the grid.
     pub const fn recoded(self) -> BlockType {
         match self {
-            GridType::IQ1_S | GridType::IQ1_M => BlockType::IQ1_N,
-            GridType::IQ2_XXS | GridType::IQ2_XS | GridType::IQ2_S => BlockType::IQ2_N,
+            GridType::IQ1_S | GridType::IQ1_M | GridType::IQ2_XXS | GridType::IQ2_XS | GridType::IQ2_S => {
+                BlockType::IQ2_N
+            }
             GridType::IQ3_XXS => BlockType::IQ3_XXS_N,
             GridType::IQ3_S => BlockType::IQ3_S_N,
         }

@@ -13,8 +13,13 @@ pub enum Factors {
     Pairs,
     /// Per 16 elements a byte: the scale is `d` times its low nibble, the minimum `m` times its high nibble.
     Nibbles,
-    /// Per so many elements a signed byte `s`: the scale is `d·s`.
+    /// Per so many elements a signed byte `s`: the scale is `d·s`, or a fraction of it
+    /// ([`Scales::Fractions`]).
     Signed(usize),
+    /// A byte of [`Scales::E8M0`], the scale itself.
+    Exponent,
+    /// Per 16 elements a byte of [`Scales::UE4M3`], the scale itself.
+    Floats,
 }
 
 impl BlockType {
@@ -58,7 +63,9 @@ impl BlockType {
     /// The bytes of a record after its `f16` numbers.
     pub const fn factors(self) -> Factors {
         match self.row().scales {
-            Scales::One | Scales::E8M0 { .. } | Scales::UE4M3 { .. } => Factors::None,
+            Scales::One => Factors::None,
+            Scales::E8M0 { .. } => Factors::Exponent,
+            Scales::UE4M3 { .. } => Factors::Floats,
             Scales::SixBitPairs { .. } => Factors::Pairs,
             Scales::Nibbles { .. } => Factors::Nibbles,
             Scales::SixBits { .. } | Scales::Signed { .. } | Scales::Fractions { .. } => {
@@ -67,7 +74,15 @@ impl BlockType {
         }
     }
 
-    /// The `f16` numbers of a record: `d`, and `m` where there are minimums.
+    /// Scales are multiples of `d` divided by this number: [`Scales::Fractions`].
+    pub const fn divisor(self) -> u32 {
+        match self.row().scales {
+            Scales::Fractions { of, .. } => of,
+            _ => 1,
+        }
+    }
+
+    /// The `f16` numbers of a record: `d`, and `m` where there are minimums; none where scales are floats themselves.
     pub const fn numbers(self) -> usize {
         self.row().numbers.len()
     }
@@ -76,7 +91,8 @@ impl BlockType {
     pub const fn record_bytes(self) -> usize {
         let factors = match self.factors() {
             Factors::None => 0,
-            Factors::Pairs | Factors::Nibbles => self.row().len / 16,
+            Factors::Exponent => 1,
+            Factors::Pairs | Factors::Nibbles | Factors::Floats => self.row().len / 16,
             Factors::Signed(run) => self.row().len / run,
         };
         2 * self.numbers() + factors
@@ -103,14 +119,14 @@ impl BlockType {
     }
 
     /// The views of this many blocks: the codes' low plane; the high plane if there is one; records as bytes, except
-    /// for [`PlaneLayout::Codes`], whose last plane holds only scales; and the `f16` numbers.
+    /// for [`PlaneLayout::Codes`], whose last plane holds only scales; and the `f16` numbers if there are any.
     pub(super) fn views(self, blocks: usize) -> Vec<View> {
         let (at, bytes) = (self.planes(blocks).unwrap_or([0; 4]), self.plane_bytes().map(|n| n * blocks));
         let view = |element, plane: usize| View { element, offset: at[plane], bytes: bytes[plane] };
         let mut views = vec![view(self.code_type(), 0)];
         views.extend((self.high_bits() > 0).then(|| view(Type::U8, 1)));
         views.extend(self.is_packed().then(|| view(Type::U8, 2)));
-        views.push(view(Type::F16, 2));
+        views.extend((self.numbers() > 0).then(|| view(Type::F16, 2)));
         views
     }
 

@@ -19,7 +19,7 @@ template <uint W> struct Form {
     static constexpr int BIAS = W == planes::Q4 ? 8 : planes::bias_of<W>();
     static constexpr uint FACTORS = planes::factors_of<W>();
     // Whether each half of a chunk has a scale of its own; floats of a chunk's scales and minimums; numbers for a token's chunk.
-    static constexpr bool HALVES = FACTORS == planes::NIBBLES || FACTORS == planes::SIGNED_16, MINIMUM = planes::has_minimum<W>();
+    static constexpr bool HALVES = FACTORS == planes::NIBBLES || FACTORS == planes::SIGNED_16 || FACTORS == planes::FLOATS_16, MINIMUM = planes::has_minimum<W>();
     static constexpr uint LINE = (HALVES ? 2 : 1) * (MINIMUM ? 2 : 1);
     static constexpr uint SUMS = (HALVES ? 2 : 1) * (MINIMUM || BIAS != 0 ? 1 : 0);
     static constexpr uint UNIT = 16 * CHUNKS * (LOW + HIGH), LINES = 16 * CHUNKS * LINE * 4;
@@ -95,7 +95,7 @@ template <uint W> struct Factors {
     planes::Chunk<W> at[2][2];
     __forceinline__ void load(const uchar *const (&records)[3], const Tile &tile, bool gated, uint unit, uint k, uint q, uint t)
     {
-        constexpr uint EACH = planes::record_chunks<W>(), BYTES = W == planes::Q8 || W == planes::Q4 ? 2 : planes::record_bytes<W>();
+        constexpr uint EACH = planes::record_chunks<W>(), BYTES = W == planes::Q8 || W == planes::Q4 ? 2 : planes::record_bytes<W>(); // Chunks and bytes of a record.
         #pragma unroll
         for (uint h = 0; h < 2; ++h) {
             const uint r = q + h * 8;
@@ -104,9 +104,11 @@ template <uint W> struct Factors {
             for (uint j = 0; j < 2; ++j) {
                 const uint chunk = t + j * 4;
                 const uchar *const record = of_row + chunk / EACH * BYTES;
-                at[h][j].numbers = EACH > 1 && j > 0 ? at[h][0].numbers : BYTES % 4 == 0 ? planes::stream4(record) : planes::stream2(record);
-                if (Form<W>::FACTORS == planes::SIGNED_32) at[h][j].factors = planes::stream1(record + (BYTES - 8) + chunk);
-                else if (Form<W>::FACTORS != planes::ONE) at[h][j].factors = planes::stream2(record + (BYTES - 16) + chunk * 2);
+                if constexpr (W == planes::Q8 || W == planes::Q4) at[h][j].numbers = planes::stream2(record);
+                else {
+                    planes::load_record<W>(at[h][j], record, chunk % EACH, EACH < 8 || j == 0);
+                    if (EACH == 8 && j > 0) at[h][j].numbers = at[h][0].numbers;
+                }
             }
         }
     }
@@ -139,7 +141,7 @@ template <uint W> FN void codes(uint (&to)[2], uint unit, uint row, uint chunk, 
         for (uint h = 0; h < 2; ++h) to[h] = load32(unit + place<256>(row, chunk * 2 + h) + t * 4);
     } else if constexpr (planes::is_table<W>()) {
         const uint at = unit + place<ROW>(row, chunk) + (t >> 1) * 4;
-        for (uint h = 0; h < 2; ++h) to[h] = planes::table_values(load32(at + h * 8) >> (t & 1) * 16).x;
+        for (uint h = 0; h < 2; ++h) to[h] = planes::table_values<W>(load32(at + h * 8) >> (t & 1) * 16).x;
     } else if constexpr (LOW == 16) {
         const uint v = load32(unit + place<ROW>(row, chunk) + t * 4);
         to[0] = v & 0x0f0f0f0fu;

@@ -1,8 +1,8 @@
 // Products of many tokens with the matrices of the experts that each has chosen, on tensor cores: see gemm.h and stored.h.
 //
 // A slot is a token and one of its experts. `expert_order` sorts the slots by expert and divides those of an expert into tiles. A workgroup of
-// 8 warps computes 256 rows of a tile's expert (in gated modes 128 of gate and the same 128 of up) for up to N slots. A warp has 32 rows, which it
-// reads once, as they are stored, the next 128 elements while it multiplies these; activations go through shared memory, three steps at a time.
+// 8 warps computes 128 M rows of a tile's expert (in gated modes half of them of gate and the same ones of up) for up to N slots. A warp has 16 M rows, which
+// it reads once, as they are stored, the next 128 elements while it multiplies these; activations go through shared memory, three steps at a time.
 #include "stored.h"
 
 enum : uint { BLOCK = 128, STAGES = 3 };
@@ -76,12 +76,20 @@ KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, ste
 struct Operands {
     const uchar *x;
     const uchar *low[2], *high[2], *records[2];
+    const float *bias[2];
     uint slots, k, m;
-    bool per_slot; // Whether each slot has activations of its own, instead of each token.
+    bool per_slot, biased; // Whether each slot has activations of its own, instead of each token; whether experts have biases.
     Mode mode;
 };
+// gpt-oss' gate, of experts only.
+constexpr Mode CLAMPED_SWIGLU = (Mode)4;
+FN float clamped_swiglu(float gate, float up)
+{
+    const float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
+    return g * (1.0f / (1.0f + expf(-1.702f * g))) * (u + 1.0f);
+}
 
-template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan, uint most_tiles, float *y)
+template <uint W, uint N, uint M> FN void multiply(const Operands &in, const uint *plan, uint most_tiles, float *y)
 {
     constexpr uint TILES = N / 8, STAGE = TILES * 2048;
     extern __shared__ __align__(128) uchar shared[];
@@ -98,18 +106,18 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
     }
     __syncthreads();
 
-    const bool gated = in.mode == SWIGLU || in.mode == RELU2;
+    const bool gated = in.mode == SWIGLU || in.mode == RELU2 || in.mode == CLAMPED_SWIGLU;
     const uint chunks = in.k / 32, steps = (chunks + 3) / 4;
-    const uint row0 = blockIdx.x * (gated ? 128 : 256) + warp * (gated ? 16 : 32) + (lane >> 2);
+    const uint row0 = (blockIdx.x * 8 + warp) * (gated ? 8 : 16) * M + (lane >> 2);
     const ulong policy = stream_policy();
-    // Rows i of a lane: of gate and of up two each, or four of one matrix.
-    const auto row_of = [&](uint i) { return row0 + (gated ? i % 2 : i) * 8; };
-    const auto load = [&](Stored<W> (&to)[4], uint step) {
+    // Rows i of a lane: of gate and of up M each, or 2 M of one matrix.
+    const auto row_of = [&](uint i) { return row0 + (gated ? i % M : i) * 8; };
+    const auto load = [&](Stored<W> (&to)[2 * M], uint step) {
         const uint chunk = step * 4 + (lane & 3);
         #pragma unroll
-        for (uint i = 0; i < 4; ++i) {
+        for (uint i = 0; i < 2 * M; ++i) {
             const uint row = row_of(i);
-            const bool up = gated && i >= 2;
+            const bool up = gated && i >= M;
             to[i] = {};
             if (chunk < chunks && row < in.m)
                 to[i].load(up ? in.low[1] : in.low[0], up ? in.high[1] : in.high[0], up ? in.records[1] : in.records[0],
@@ -128,11 +136,11 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
 
-    Stored<W> now[4];
+    Stored<W> now[2 * M];
     load(now, 0);
-    float sum[2][TILES][4];
+    float sum[M][TILES][4];
     #pragma unroll
-    for (uint i = 0; i < 2; ++i)
+    for (uint i = 0; i < M; ++i)
         #pragma unroll
         for (uint j = 0; j < TILES; ++j)
             #pragma unroll
@@ -143,12 +151,12 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
         fill(step + STAGES - 1);
-        Stored<W> next[4];
+        Stored<W> next[2 * M];
         load(next, step + 1);
         const uint x = base + step % STAGES * STAGE;
-        multiply_block(sum, now, x, lane, count);
+        multiply_block<W, M>(sum, now, x, lane, count);
         #pragma unroll
-        for (uint i = 0; i < 4; ++i) now[i] = next[i];
+        for (uint i = 0; i < 2 * M; ++i) now[i] = next[i];
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     dependency_launch();
@@ -160,33 +168,34 @@ template <uint W, uint N> FN void multiply(const Operands &in, const uint *plan,
             if (t >= count) continue;
             float *const to = y + (size_t)members[t] * in.m;
             #pragma unroll
-            for (uint i = 0; i < 4; ++i) {
+            for (uint i = 0; i < 2 * M; ++i) {
                 const uint row = row_of(i);
                 if (row >= in.m) continue;
-                const float v = sum[i / 2][j][e + i % 2 * 2];
+                const size_t of_expert = (size_t)expert * in.m + row;
+                const float v = sum[i / 2][j][e + i % 2 * 2] + (in.biased ? in.bias[0][of_expert] : 0.0f);
                 if (!gated) to[row] = v;
-                else if (i < 2) {
-                    const float up = sum[1][j][e + i % 2 * 2];
-                    to[row] = in.mode == SWIGLU ? swiglu(v, up) : relu2(v, up);
+                else if (i < M) {
+                    const float up = sum[(i + M) / 2][j][e + (i + M) % 2 * 2] + (in.biased ? in.bias[1][of_expert] : 0.0f);
+                    to[row] = in.mode == SWIGLU ? swiglu(v, up) : in.mode == RELU2 ? relu2(v, up) : clamped_swiglu(v, up);
                 }
             }
         }
 }
 
-// Grid: rows / 256 (gated: / 128), tiles at most.
-#define EXPERTS(name, W, N, PER_SM)                                                                                                            \
+// Grid: rows / (128 M) (gated: / (64 M)), tiles at most.
+#define EXPERTS(name, W, N, M, PER_SM)                                                                                                          \
     KERNEL_SHARED(experts_##name##_##N, 256, PER_SM, IN(0, uchar, x), IN(1, uint, plan), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),  \
         IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), OUT(8, float, y), VAL(9, uint, most_tiles), VAL(10, uint, slots), VAL(11, uint, k), \
-        VAL(12, uint, m), VAL(13, uint, per_slot), VAL(14, uint, mode))                                                                        \
+        VAL(12, uint, m), VAL(13, uint, per_slot), VAL(14, uint, mode), IN(15, float, b0), IN(16, float, b1), VAL(17, uint, biased))            \
     {                                                                                                                                          \
-        const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, slots, k, m, per_slot != 0, (Mode)mode};                                         \
-        multiply<W, N>(in, plan, most_tiles, y);                                                                                               \
+        const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, {b0, b1}, slots, k, m, per_slot != 0, biased != 0, (Mode)mode};                  \
+        multiply<W, N, M>(in, plan, most_tiles, y);                                                                                             \
     }
-#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2) EXPERTS(name, planes::W, 64, 1)
+#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2, (planes::W == planes::NVFP4 ? 1 : 2)) EXPERTS(name, planes::W, 64, 1, (planes::W == planes::Q8 ? 1 : 2))
 PACKED_TYPES(EXPERTS_OF)
 EXPERTS_OF(q8, Q8)
 EXPERTS_OF(q4, Q4)
-EXPERTS(bf16, PLAIN_BF16, 8, 1)
-EXPERTS(bf16, PLAIN_BF16, 64, 1)
-EXPERTS(f16, PLAIN_F16, 8, 1)
-EXPERTS(f16, PLAIN_F16, 64, 1)
+EXPERTS(bf16, PLAIN_BF16, 8, 2, 1)
+EXPERTS(bf16, PLAIN_BF16, 64, 2, 1)
+EXPERTS(f16, PLAIN_F16, 8, 2, 1)
+EXPERTS(f16, PLAIN_F16, 64, 2, 1)

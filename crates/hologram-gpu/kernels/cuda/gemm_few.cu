@@ -78,7 +78,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             Stored<W> next[4];
             load(next, block + PARTS);
             const uint x = base + (block - from) * TILES * 2048;
-            multiply_block(sum, now, x, lane, N);
+            multiply_block<W, 2>(sum, now, x, lane, N);
             #pragma unroll
             for (uint i = 0; i < 4; ++i) now[i] = next[i];
         }
@@ -135,5 +135,5 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, k};                                                                  \
         multiply<planes::W, N, MOST>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, narrow, step, slot, n, splits);                    \
     }
-#define FEW_OF(name, W, ...) FEW(few_##name, W, 8, 48, 2) FEW(few_##name, W, 32, 16, 1)
+#define FEW_OF(name, W, ...) FEW(few_##name, W, 8, 48, (planes::W == planes::IQ2_N ? 1 : 2)) FEW(few_##name, W, 32, 16, 1)
 PACKED_TYPES(FEW_OF)

@@ -130,19 +130,19 @@ FN uint4 load128(uint address)
     return v;
 }
 
-// Adds the products of a lane's four rows, of which the four lanes of a row have 128 elements, with the activations at `x` of `count` tokens. Those of eight
+// Adds the products of a lane's 2 M rows, of which the four lanes of a row have 128 elements, with the activations at `x` of `count` tokens. Those of eight
 // tokens are 2,048 bytes: 16 of each lane's, four times.
-template <uint W, uint TILES> FN void multiply_block(float (&sum)[2][TILES][4], const Stored<W> (&rows)[4], uint x, uint lane, uint count)
+template <uint W, uint M, uint TILES> FN void multiply_block(float (&sum)[M][TILES][4], const Stored<W> (&rows)[2 * M], uint x, uint lane, uint count)
 {
-    float2 line[4];
+    float2 line[2 * M];
     #pragma unroll
     for (uint eight = 0; eight < 4; ++eight) {
         if (eight % 2 == 0)
             #pragma unroll
-            for (uint i = 0; i < 4; ++i) line[i] = rows[i].line(eight / 2);
-        uint a[2][2][4];
+            for (uint i = 0; i < 2 * M; ++i) line[i] = rows[i].line(eight / 2);
+        uint a[M][2][4];
         #pragma unroll
-        for (uint i = 0; i < 4; ++i)
+        for (uint i = 0; i < 2 * M; ++i)
             #pragma unroll
             for (uint s = 0; s < 2; ++s) rows[i].values(eight * 2 + s, line[i], a[i / 2][s][i % 2], a[i / 2][s][i % 2 + 2]);
         #pragma unroll
@@ -150,7 +150,7 @@ template <uint W, uint TILES> FN void multiply_block(float (&sum)[2][TILES][4], 
             if (j * 8 < count) {
                 const uint4 b = load128(x + ((j * 4 + eight) * 32 + (lane ^ eight * 2)) * 16);
                 #pragma unroll
-                for (uint i = 0; i < 2; ++i) {
+                for (uint i = 0; i < M; ++i) {
                     mma(sum[i][j], a[i][0], b.x, b.y);
                     mma(sum[i][j], a[i][1], b.z, b.w);
                 }

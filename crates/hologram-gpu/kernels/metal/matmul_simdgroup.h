@@ -68,8 +68,7 @@ template <uint W> FN float4 right(thread const Matrix &a, ulong row, uint i, uin
         c.high = uint2(high, high);
     }
     device const uchar *record = a.s + chunk / record_chunks<W>() * record_bytes<W>();
-    c.numbers = record_bytes<W>() % 4 == 0 ? stream4(record) : stream2(record);
-    c.factors = factors_of<W>() == SIGNED_32 ? stream1(record + (record_bytes<W>() - 8) + t) : factors_of<W>() != ONE ? stream2(record + (record_bytes<W>() - 16) + t * 2) : 0;
+    load_record<W>(c, record, t, true);
     return chunk_values<W>(c, j);
 }
 // As the product has them: beside activations in bf16 values of codes are rounded to bf16.

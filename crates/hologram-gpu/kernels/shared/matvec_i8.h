@@ -1,6 +1,7 @@
 // Products of one token with weights in planes, in 8-bit arithmetic: what `matvec_i8.k` and `matvec_packed.k` share.
 #include "stream.h"
 #include "packed.h"
+#include "codes.h"
 
 enum After : uint { STORE, SWIGLU, RELU2, RESIDUAL };
 // `eps` below 0: no norm; this: and the activations are quantised already. An argument that is not used may point anywhere.
@@ -29,15 +30,6 @@ template <uint W> FN constexpr uint rows_of() { return lanes_of<W>() / 2; }
 template <uint W> FN constexpr uint chunk_len() { return W == Q8 ? 16 : W == T2 ? 64 : 32; }
 template <uint W> FN constexpr uint block_len() { return W == T2 ? 256 : 32; }
 template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : packed<W>() ? 2 : 3; }
-
-// Four codes: added to 1.5 · 2^23 a number is rounded to an even integer, whose low byte is the code.
-FN uint codes4(float4 v, float inverse)
-{
-  const float big = 12582912.0f;
-  const uint a = as_u32(rounded_product(v.x, inverse) + big), b = as_u32(rounded_product(v.y, inverse) + big);
-  const uint c = as_u32(rounded_product(v.z, inverse) + big), d = as_u32(rounded_product(v.w, inverse) + big);
-  return (a & 0xffu) | (b & 0xffu) << 8 | (c & 0xffu) << 16 | d << 24;
-}
 
 // A lane's rows of a tile: codes, high planes of packed ones, scales.
 template <uint W> struct Rows { device const uchar *w[rows_of<W>()]; device const uchar *h[rows_of<W>()]; device const uchar *s[rows_of<W>()]; };
@@ -73,7 +65,7 @@ template <uint W, bool GATED> FN Rows<W> find_rows(thread const Task &a, uint ti
 #ifdef __CUDACC_RTC__
 template <uint W> FN constexpr bool shares_numbers() { return false; }
 #else
-template <uint W> FN constexpr bool shares_numbers() { return record_chunks<W>() > 1; }
+template <uint W> FN constexpr bool shares_numbers() { return record_chunks<W>() == 8; }
 #endif
 
 // A block: LANES chunks of each of a tile's rows.
@@ -83,9 +75,9 @@ template <uint W> FN void load(thread Block<W> &b, thread const Rows<W> &r, uint
   constexpr uint ELEMENTS = lanes_of<W>() * chunk_len<W>();
   if (packed<W>()) {
     // Rows of some types end within a block: beyond it the last chunk stands in, whose activations are taken as zero.
-    const uint first = block * 8, c = record_chunks<W>() == 1 ? min(first + t, chunks - 1) : first + t;
+    const uint first = block * 8, c = record_chunks<W>() < 8 ? min(first + t, chunks - 1) : first + t;
     UNROLL for (uint h = 0; h < rows_of<W>(); ++h)
-      b.chunk[h] = load_chunk<W>(r.w[h] + (c - t) * low_bytes<W>(), r.h[h] + (c - t) * high_bytes<W>(), r.s[h] + c / record_chunks<W>() * record_bytes<W>(), t, !shares_numbers<W>() || t == 0, policy);
+      b.chunk[h] = load_chunk<W>(r.w[h] + (c - t) * low_bytes<W>(), r.h[h] + (c - t) * high_bytes<W>(), r.s[h] + c / record_chunks<W>() * record_bytes<W>(), c % record_chunks<W>(), !shares_numbers<W>() || t == 0, policy);
   } else UNROLL for (uint h = 0; h < rows_of<W>(); ++h) {
     b.w[h] = stream16(r.w[h] + block * (lanes_of<W>() * 16), policy);
     b.scale[h] = stream2(r.s[h] + block * (ELEMENTS / block_len<W>() * 2));
@@ -100,7 +92,7 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
   constexpr uint R = rows_of<W>();
   const uint t = lane % lanes_of<W>();
   if (packed<W>()) {
-    const uint chunks = k / 32, wanted = block * 8 + t, c = record_chunks<W>() == 1 ? min(wanted, chunks - 1) : wanted;
+    const uint chunks = k / 32, wanted = block * 8 + t, c = record_chunks<W>() < 8 ? min(wanted, chunks - 1) : wanted;
     threadgroup const uint4 *x = (threadgroup const uint4 *)xs + c;
     const uint4 v = x[0], u = x[chunks];
     const uint2 m = meta[c];
@@ -112,7 +104,7 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
       int d = 0, e = 0;
       UNROLL for (uint j = 0; j < 4; ++j) {
         if (is_table<W>()) {
-          const uint2 values = table_values(word(chunk.low, j));
+          const uint2 values = table_values<W>(word(chunk.low, j));
           if (j < 2) d = dot4(values.y, word(v, j * 2 + 1), dot4(values.x, word(v, j * 2), d));
           else e = dot4(values.y, word(u, j * 2 - 3), dot4(values.x, word(u, j * 2 - 4), e));
         } else {
@@ -161,37 +153,6 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
       sum[h] = fma(float(d + (W == Q4 ? e >> 4 : e)) * half_bits(b.scale[h]), as_f32(m.x), sum[h]);
     }
   }
-}
-
-// Puts four codes, the i-th four of n, where packed weights meet them, and with each 32 their scale and the sums of both halves.
-FN void put_packed(threadgroup uchar *xs, threadgroup uint2 *meta, uint k, uint n, uint i, uint codes, float scale)
-{
-  int s = dot4(codes, 0x01010101u, 0);
-  s += simd_shuffle_xor(s, 1);
-  s += simd_shuffle_xor(s, 2);
-  const int other = simd_shuffle_xor(s, 4);
-  if (i >= n) return;
-  *(threadgroup uint *)(xs + i / 8 * 16 + i % 4 * 4 + (i & 4) / 4 * (k / 2)) = codes;
-  uint2 m;
-  m.x = as_u32(scale);
-  m.y = (uint(s) & 0xffffu) | uint(other) << 16;
-  if (i % 8 == 0) meta[i / 8] = m;
-}
-
-// The greatest magnitude of 32 neighbours, of which each lane has four, or `least`.
-FN float widest_of_group(float4 v, float least)
-{
-  float most = widest4(v);
-  most = wider(most, simd_shuffle_xor(most, 1));
-  most = wider(most, simd_shuffle_xor(most, 2));
-  return wider(wider(most, simd_shuffle_xor(most, 4)), least);
-}
-
-// Quantises the i-th four of n for packed weights.
-FN void quantize_packed(threadgroup uchar *xs, threadgroup uint2 *meta, uint k, uint n, uint i, float4 v, float least)
-{
-  const float most = widest_of_group(v, least);
-  put_packed(xs, meta, k, n, i, codes4(v, most == 0.0f ? 0.0f : 127.0f / most), most * (1.0f / 127.0f));
 }
 
 // HELD: the fours of activations that a thread has; packed weights take those of longer rows in rounds of four (HELD 8: always).

@@ -13,7 +13,7 @@ const TILES: [usize; 2] = [8, 64];
 /// Stages of activations in shared memory, and bytes of a token in each.
 const STAGES: usize = 3;
 const STAGE_BYTES: usize = 256;
-/// Rows of a workgroup.
+/// Rows of a workgroup; half of them with codes and many slots, so that two workgroups fit on a multiprocessor.
 const ROWS: usize = 256;
 
 /// Whether these kernels are the fastest for a request's products: with more slots than experts, a matrix has several
@@ -35,7 +35,9 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let (weights, _) = request.weights()?;
     let tokens = request.tokens.max();
     let slots = tokens.checked_mul(request.slots)?;
-    let tile = TILES[usize::from(slots > TILES[0] * request.experts)];
+    let many = usize::from(slots > TILES[0] * request.experts);
+    let tile = TILES[many];
+    let rows = if many > 0 && matches!(request.w, DType::Planes(_)) { ROWS / 2 } else { ROWS };
     let most_tiles = slots / tile + request.experts.min(slots);
     let words = HEADER as usize + most_tiles * TILE_WORDS as usize + slots;
     let plan = Memory::Scratch(0);
@@ -60,6 +62,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let mode = match request.after {
         After::Swiglu => Mode::Swiglu,
         After::Relu2 => Mode::Relu2,
+        After::ClampedSwiglu => Mode::ClampedSwiglu,
         _ => Mode::Store,
     };
     let products = Experts {
@@ -71,6 +74,8 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         w1,
         h1,
         s1,
+        b0: request.optional(inputs.bias[0]),
+        b1: request.optional(inputs.bias[1]),
         y: places.output(0),
         most_tiles: number(most_tiles)?,
         slots: number(request.slots)?,
@@ -78,8 +83,9 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         m: number(request.m)?,
         per_slot: u32::from(request.per_slot),
         mode: mode as u32,
+        biased: u32::from(inputs.bias[0].is_some()),
     };
-    let rows = if request.gated() { ROWS / 2 } else { ROWS };
+    let rows = if request.gated() { rows / 2 } else { rows };
     let entry = format!("experts_{weights}_{tile}");
     let products = launch(products, entry, [request.m.div_ceil(rows), most_tiles], 256)?;
     let shared = number(tile * (STAGES * STAGE_BYTES + 8))?;

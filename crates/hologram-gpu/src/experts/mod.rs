@@ -4,31 +4,36 @@
 //! A slot is a token and one of its experts. [`few`] reads an expert's matrix for each slot; [`many`] sorts the slots
 //! by expert and reads each matrix once for all of them, on tensor cores.
 
-use hologram_device::{AfterExperts, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec};
+use hologram_device::{
+    AfterExperts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
+};
 
 mod few;
 mod many;
 #[cfg(test)]
 mod tests;
 
-use super::kernels::experts::ExpertSum;
+use super::kernels::expert_sums::{self, ExpertSum};
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{Memory, NativeKernel, Target};
 
-/// The operation after the products; the numbers are those of `After` in `experts.k`.
+/// The operation after the products; the numbers are those of `After` in `experts.k`, except for sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Store = 0,
     Swiglu = 1,
     Relu2 = 2,
-    Sum = 3,
-    SumAdd = 4,
+    ClampedSwiglu = 3,
+    Sum,
 }
 
 /// A request in the kernels' terms.
 #[derive(Clone, Debug)]
 struct Request {
+    /// The format of the activations that are multiplied.
     x: DType,
+    /// The least magnitude of a scale, if f32 activations are quantized to `x` first.
+    quantized: Option<f32>,
     w: DType,
     places: Places,
     /// The inputs that hold the activations, the experts' matrices and, with a gate, the second matrices, the ids, the
@@ -49,6 +54,7 @@ struct Request {
 struct Inputs {
     x: usize,
     w: [Option<usize>; 2],
+    bias: [Option<usize>; 2],
     ids: usize,
     weights: Option<usize>,
     residual: Option<usize>,
@@ -60,26 +66,40 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     if spec.in_place.is_some() {
         return None;
     }
-    let inputs = Inputs { x: 0, w: [Some(1), None], ids: 2, weights: None, residual: None };
-    let output = &spec.output;
-    Request::of(&spec.inputs, output, Places::of(spec), inputs, experts, After::Store)?.kernel(target)
+    let bias = [(spec.inputs.len() > 3).then_some(3), None];
+    let inputs = Inputs { x: 0, w: [Some(1), None], bias, ids: 2, weights: None, residual: None };
+    let (tensors, output) = (&spec.inputs, &spec.output);
+    Request::of(tensors, output, Places::of(spec), inputs, (experts, After::Store), None)?.kernel(target)
 }
 
 /// The native kernel for products with a gate or a sum.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     let Fused::Experts(fused) = &group.fused else { return None };
-    let (w, weights, residual, after) = match fused.after {
-        AfterExperts::Gate { gate: Gate::Swiglu, up } => ([Some(fused.weights), Some(up)], None, None, After::Swiglu),
-        AfterExperts::Gate { gate: Gate::Relu2, up } => ([Some(fused.weights), Some(up)], None, None, After::Relu2),
+    let (w, bias) = (Some(fused.weights), fused.bias);
+    let mut inputs =
+        Inputs { x: fused.x, w: [w, None], bias: [bias, None], ids: fused.ids, weights: None, residual: None };
+    let after = match fused.after {
+        AfterExperts::Gate { gate, up, up_bias } => {
+            (inputs.w, inputs.bias) = ([w, Some(up)], [bias, up_bias]);
+            match gate {
+                Gate::Swiglu => After::Swiglu,
+                Gate::Relu2 => After::Relu2,
+                Gate::ClampedSwiglu => After::ClampedSwiglu,
+            }
+        }
         AfterExperts::Sum { weights, residual } => {
-            let after = if residual.is_some() { After::SumAdd } else { After::Sum };
-            ([Some(fused.weights), None], Some(weights), residual, after)
+            (inputs.weights, inputs.residual) = (Some(weights), residual);
+            After::Sum
         }
     };
-    let inputs = Inputs { x: fused.x, w, ids: fused.ids, weights, residual };
+    let quantized = match &fused.conversion {
+        None => None,
+        Some((Conversion::Quantize { floor, .. }, to)) => Some((to.format, *floor)),
+        Some((Conversion::Cast, _)) => return None,
+    };
     let output = &group.nodes.last()?.output;
     let places = Places::of_group(group, output);
-    Request::of(&group.inputs, output, places, inputs, fused.experts, after)?.kernel(target)
+    Request::of(&group.inputs, output, places, inputs, (fused.experts, after), quantized)?.kernel(target)
 }
 
 /// The native kernel for `expert_sum`.
@@ -99,7 +119,7 @@ pub(super) fn find_sum(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         m: number(m)?,
         slots: number(slots)?,
     };
-    let threads = crate::kernels::experts::THREADS as usize;
+    let threads = expert_sums::THREADS as usize;
     Some(single(launch(args, "expert_sum", [m.div_ceil(threads), count.max()], threads)?))
 }
 
@@ -109,8 +129,8 @@ impl Request {
         output: &TensorSpec,
         places: Places,
         inputs: Inputs,
-        experts: u32,
-        after: After,
+        (experts, after): (u32, After),
+        quantized: Option<(DType, f32)>,
     ) -> Option<Request> {
         let [x, ids] = [inputs.x, inputs.ids].map(|i| tensors.get(i));
         let (x, ids, w) = (x?, ids?, tensors.get(inputs.w[0]?)?);
@@ -123,7 +143,7 @@ impl Request {
         if experts == 0 || *slots == 0 || *k == 0 || !rows.is_multiple_of(experts) {
             return None;
         }
-        let (m, summed) = (rows / experts, matches!(after, After::Sum | After::SumAdd));
+        let (m, summed) = (rows / experts, after == After::Sum);
         let out = [*tokens, Extent::Fixed(if summed { m } else { m * slots })];
         let of_sum = |i: Option<usize>, shape: &[Extent]| {
             i.is_none_or(|i| tensors.get(i).is_some_and(|t| t.format == DType::F32 && t.shape == shape))
@@ -135,10 +155,14 @@ impl Request {
             && output.format == DType::F32
             && output.shape == out
             && inputs.w[1].is_none_or(|up| tensors.get(up) == Some(w))
+            && inputs.bias.into_iter().all(|b| of_sum(b, &[experts, m].map(Extent::Fixed)))
+            && (inputs.w[1].is_none() || inputs.bias[0].is_some() == inputs.bias[1].is_some())
+            && (quantized.is_none() || x.format == DType::F32)
             && of_sum(inputs.weights, &ids.shape)
             && of_sum(inputs.residual, &out);
         fits.then(|| Request {
-            x: x.format,
+            x: quantized.map_or(x.format, |(format, _)| format),
+            quantized: quantized.map(|(_, floor)| floor),
             w: w.format,
             places,
             inputs,
@@ -154,16 +178,15 @@ impl Request {
 
     fn kernel(&self, target: Target) -> Option<NativeKernel> {
         // The products of many tokens are summed by a kernel of its own.
-        let summed = matches!(self.after, After::Sum | After::SumAdd);
         match many::serves(self, target) {
-            true if summed => None,
+            true if self.after == After::Sum => None,
             true => many::find(self, target),
             false => few::find(self, target),
         }
     }
 
     fn gated(&self) -> bool {
-        matches!(self.after, After::Swiglu | After::Relu2)
+        matches!(self.after, After::Swiglu | After::Relu2 | After::ClampedSwiglu)
     }
 
     /// The codes, high plane and records or scales of matrix `i`.

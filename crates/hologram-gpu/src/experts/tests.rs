@@ -2,6 +2,7 @@ use hologram_device::{BlockType, Elementwise, GroupNode, Operand};
 
 use super::*;
 use crate::Part;
+use crate::kernels::expert_sums::Sums;
 use crate::kernels::experts::Experts;
 
 const H200: Target = Target::nvidia(90, 132, 232_448);
@@ -45,7 +46,8 @@ fn the_kernel_follows_formats_and_tokens() {
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
         (DType::BF16, DType::Q8Planes, 512, many("experts_q8_64", 32)),
-        (DType::F32, q4_k, 512, vec![("experts_q4_k_f32", [3, 1024, 1])]),
+        // Apple GPUs alone have kernels for f32 beside codes.
+        (DType::F32, q4_k, 512, vec![]),
         (codes, DType::T2Planes, 1, vec![]),
         (DType::I8Groups { group: 256 }, q4_k, 1, vec![]),
     ] {
@@ -59,7 +61,7 @@ fn the_kernel_follows_formats_and_tokens() {
 }
 
 #[test]
-fn gates_and_sums_are_part_of_the_products() {
+fn gates_are_part_of_the_products() {
     let (all, product) = inputs(DType::I8Groups { group: 32 }, DType::Planes(BlockType::Q4_K), 4);
     let op = Operation::ExpertMatmul { experts: 16 };
     let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
@@ -68,33 +70,76 @@ fn gates_and_sums_are_part_of_the_products() {
         output: output.clone(),
         in_place: None,
     };
-    let [x, w, ids, up, weights, residual] = [0, 1, 2, 3, 4, 5].map(Operand::Input);
+    let [x, w, ids, up] = [0, 1, 2, 3].map(Operand::Input);
     let [first, second] = [0, 1].map(Operand::Node);
     let down = node(op.clone(), &[x, w, ids], &product);
-    let sum = node(Operation::ExpertSum, &[first, weights], &all[5]);
-    let gate = |operands: [Operand; 2]| {
+    let gate = |operands: [Operand; 2], gate: Elementwise| {
         let second = node(op.clone(), &[x, up, ids], &product);
-        vec![down.clone(), second, node(Elementwise::Swiglu.into(), &operands, &product)]
+        vec![down.clone(), second, node(gate.into(), &operands, &product)]
     };
-    for (nodes, after, grid, matrices) in [
-        (gate([first, second]), After::Swiglu, [6, 8, 1], [1, 4]),
-        (gate([second, first]), After::Swiglu, [6, 8, 1], [4, 1]),
-        (vec![down.clone(), sum.clone()], After::Sum, [24, 4, 1], [1, 0]),
-        (
-            vec![down.clone(), sum, node(Elementwise::Add.into(), &[residual, second], &all[5])],
-            After::SumAdd,
-            [24, 4, 1],
-            [1, 0],
-        ),
+    // Codes have a view of scales after them, and Q4_K has two planes.
+    let place = |i: usize| if i == 0 { Memory::Null } else { Memory::Binding(i + if i == 1 { 1 } else { 2 }) };
+    for (nodes, after, matrices) in [
+        (gate([first, second], Elementwise::Swiglu), After::Swiglu, [1, 4]),
+        (gate([second, first], Elementwise::Relu2Mul), After::Relu2, [4, 1]),
+        (gate([first, second], Elementwise::ClampedSwiglu), After::ClampedSwiglu, [1, 4]),
     ] {
-        let last = nodes.len() - 1;
-        let group = GroupSpec::new(all.clone(), nodes, vec![last]).expect("a group");
+        let group = GroupSpec::new(all.clone(), nodes, vec![2]).expect("a group");
         let kernel = find_group(&group, H200).expect("a kernel");
         let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
         let args = launch.filled::<Experts>();
-        assert_eq!((args.after, launch.grid), (after as u32, grid));
-        // Codes have a view of scales after them, and Q4_K has two planes.
-        let place = |i: usize| if i == 0 { Memory::Null } else { Memory::Binding(i + if i == 1 { 1 } else { 2 }) };
+        assert_eq!((args.after, launch.grid, args.biased), (after as u32, [6, 8, 1], 0));
         assert_eq!([args.w0, args.w1], matrices.map(place));
+    }
+}
+
+/// The conversion is part of the sum of products with codes, whose kernel has no other form.
+#[test]
+fn sums_quantize_their_activations() {
+    let (mut all, product) = inputs(DType::F32, DType::Planes(BlockType::MXFP4), 4);
+    let codes = tensor(DType::I8Groups { group: 32 }, &all[0].shape);
+    let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
+        op,
+        operands: operands.to_vec(),
+        output: output.clone(),
+        in_place: None,
+    };
+    let bias = all.len();
+    all.push(tensor(DType::F32, &[16, 96].map(Extent::Fixed)));
+    let [x, w, ids, weights, residual, bias] = [0, 1, 2, 4, 5, bias].map(Operand::Input);
+    let nodes = vec![
+        node(Operation::Quantize { group: 32, floor: 0.5.into() }, &[x], &codes),
+        node(Operation::ExpertMatmul { experts: 16 }, &[Operand::Node(0), w, ids, bias], &product),
+        node(Operation::ExpertSum, &[Operand::Node(1), weights], &all[5]),
+        node(Elementwise::Add.into(), &[residual, Operand::Node(2)], &all[5]),
+    ];
+    for (from, added) in [(0, true), (0, false), (1, true)] {
+        let mut nodes = nodes[from..if added { 4 } else { 3 }].to_vec();
+        let mut all = all.clone();
+        if from == 1 {
+            all[0] = codes.clone();
+            for (i, node) in nodes.iter_mut().enumerate() {
+                for operand in &mut node.operands {
+                    match operand {
+                        Operand::Node(0) if i == 0 => *operand = Operand::Input(0),
+                        Operand::Node(of) => *of -= 1,
+                        Operand::Input(_) => {}
+                    }
+                }
+            }
+        }
+        let last = nodes.len() - 1;
+        let group = GroupSpec::new(all, nodes, vec![last]).expect("a group");
+        let kernel = find_group(&group, H200);
+        if from == 1 {
+            assert!(kernel.is_none(), "{kernel:?}");
+            continue;
+        }
+        let kernel = kernel.expect("a kernel");
+        let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
+        let args = launch.filled::<Sums>();
+        // Two slots of each token: eight teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
+        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [3, 4, 1], 256 + 64));
+        assert_eq!((args.per_slot, args.added, args.biased, args.least), (0, u32::from(added), 1, 0.5));
     }
 }

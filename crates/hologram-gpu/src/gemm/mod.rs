@@ -39,6 +39,8 @@ pub(super) enum Mode {
     Swiglu = 2,
     /// Two matrices: max(first, 0)² · second.
     Relu2 = 3,
+    /// Two matrices of experts: gpt-oss' gate.
+    ClampedSwiglu = 4,
 }
 
 /// x · wᵀ for one to three matrices that share x.
@@ -216,6 +218,7 @@ impl Product {
             AfterProducts::Add { residual } => (Mode::Add, false, places.input(residual, 0)),
             AfterProducts::Gate { gate: Gate::Swiglu, bf16 } => (Mode::Swiglu, bf16, Memory::Null),
             AfterProducts::Gate { gate: Gate::Relu2, bf16 } => (Mode::Relu2, bf16, Memory::Null),
+            AfterProducts::Gate { gate: Gate::ClampedSwiglu, .. } => return None,
         };
         let x = group.inputs.get(fused.x)?;
         let (mut rows, mut w_args, mut packed, mut w_format, mut size) =

@@ -118,6 +118,7 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         AfterProducts::Add { residual } => (After::Residual, Some(input(residual)?)),
         AfterProducts::Gate { gate: Gate::Swiglu, bf16: false } => (After::Swiglu, None),
         AfterProducts::Gate { gate: Gate::Relu2, bf16: false } => (After::Relu2, None),
+        AfterProducts::Gate { gate: Gate::ClampedSwiglu, .. } => return None,
         AfterProducts::Gate { gate: Gate::Swiglu, bf16: true } => (After::SwigluBf16, None),
         AfterProducts::Gate { gate: Gate::Relu2, bf16: true } => (After::Relu2Bf16, None),
     };

@@ -11,7 +11,16 @@ use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
 /// Elements of a row that a workgroup keeps at once, as a norm requires.
 const HELD: usize = 4_096;
 /// Types without a kernel for a gate.
-const UNGATED: [BlockType; 4] = [BlockType::Q4_1, BlockType::Q5_1, BlockType::IQ4_NL, BlockType::Q2_K];
+const UNGATED: [BlockType; 8] = [
+    BlockType::Q4_1,
+    BlockType::Q5_1,
+    BlockType::IQ4_NL,
+    BlockType::Q2_K,
+    BlockType::NVFP4,
+    BlockType::IQ2_N,
+    BlockType::IQ3_XXS_N,
+    BlockType::IQ3_S_N,
+];
 
 impl Products<'_> {
     /// The kernel for up to `most` tokens; their number is word `slot` of `step`.

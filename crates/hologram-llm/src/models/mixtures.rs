@@ -4,7 +4,7 @@
 use hologram_core::Graph;
 use hologram_core::ops::RopeStyle;
 
-use super::blocks::{Attention, AttentionParts, Block, Loader, chain, clamped_swiglu, feed_forward, residual};
+use super::blocks::{Attention, AttentionParts, Block, Loader, chain, feed_forward, residual};
 use super::{Architecture, ExpertFiles, ExpertRule, FolderNames, Windows, granite, llama, qwen2, qwen3};
 use crate::error::Result;
 
@@ -119,7 +119,7 @@ pub static GPT_OSS: Architecture = Architecture {
 fn gpt_oss(l: &mut Loader<'_>) -> Result<Box<dyn Block>> {
     let parts = AttentionParts { sinks: Some("attn_sinks"), ..AttentionParts::default() };
     let attention = residual(vec![l.norm("attn_norm")?, Attention::load(l, parts)?]);
-    let ffn = residual(vec![l.norm("post_attention_norm")?, feed_forward(l, clamped_swiglu)?]);
+    let ffn = residual(vec![l.norm("post_attention_norm")?, feed_forward(l, Graph::clamped_swiglu)?]);
     Ok(chain(vec![attention, ffn]))
 }
 

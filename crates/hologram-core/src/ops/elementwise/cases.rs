@@ -149,7 +149,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
         f32::NAN,
     ];
     // An intermediate overflow in a gate's product is meaningless together with an infinite operand.
-    let gate = matches!(map.scalar.op, E::Swiglu | E::Relu2Mul);
+    let gate = matches!(map.scalar.op, E::Swiglu | E::Relu2Mul | E::ClampedSwiglu);
     let values: Vec<f32> = match ty {
         _ if ty.is_float() => FLOATS.into_iter().filter(|v| !gate || v.is_nan() || v.abs() < 200.0).collect(),
         Type::I8 => vec![-128.0, -127.0, -1.0, 0.0, 1.0, 127.0],

@@ -111,6 +111,23 @@ pub(super) fn relu2_mul(b: &mut Builder, gate: Value, up: Value) -> Value {
     b.mul(r, up)
 }
 
+/// The factor of the sigmoid's operand and the greatest magnitude in gpt-oss' gate.
+pub(super) const CLAMPED_SWIGLU: [f64; 2] = [1.702, 7.0];
+
+/// g·σ(1.702·g) · (u + 1) with g = min(gate, 7) and u = up clamped to ±7; NaN if either is.
+pub(super) fn clamped_swiglu(b: &mut Builder, gate: Value, up: Value) -> Value {
+    let [factor, limit] = CLAMPED_SWIGLU;
+    let most = constant(gate.ty, limit);
+    let gate = minimum(b, gate, most);
+    let up = maximum(b, up, constant(up.ty, -limit));
+    let up = minimum(b, up, most);
+    let weight = b.mul(gate, constant(gate.ty, factor));
+    let weight = sigmoid(b, weight);
+    let gate = b.mul(gate, weight);
+    let up = b.add(up, constant(up.ty, 1.0));
+    b.mul(gate, up)
+}
+
 /// x/2 · (1 + erf(x/√2)).
 pub(super) fn gelu(b: &mut Builder, x: Value) -> Value {
     let t = b.mul(x, constant(x.ty, std::f64::consts::FRAC_1_SQRT_2));

@@ -6,7 +6,7 @@ use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LN_10};
 use hologram_isa::{Type, TypeSet};
 
 use super::derivative::{Term, Terms};
-use super::functions::{self as f, GELU_TANH};
+use super::functions::{self as f, CLAMPED_SWIGLU, GELU_TANH};
 use super::{Kind, Map, Scalar, constant, divide, inverse, pow};
 use crate::eager::Call;
 use crate::error::Result;
@@ -227,6 +227,15 @@ operations! {
     Relu2Mul relu2_mul(gate, up) Map FLOATS 1.0, "max(gate, 0)² · up: the squared-ReLU gate of BitNet b1.58. A NaN stays one.",
         |b, v| f::relu2_mul(b, v[0], v[1]), |v| if v[0] <= 0.0 { 0.0 * v[1] } else { v[0].powi(2) * v[1] }
         => d [d.g * d.a.relu() * d.b * 2.0, d.g * d.a.relu() * d.a.relu()];
+    ClampedSwiglu clamped_swiglu(gate, up) Map FLOATS 6.0,
+        "g·σ(1.702·g) · (u + 1) with g = min(gate, 7) and u = up clamped to ±7: the gate of gpt-oss (arXiv:2508.10925).",
+        |b, v| f::clamped_swiglu(b, v[0], v[1]), |v| clamped_swiglu_f64(v[0], v[1]) => d {
+            let limit = d.number(CLAMPED_SWIGLU[1]);
+            let (gate, up) = (-(-d.a).max(-limit), -(-d.b.max(-limit)).max(-limit) + 1.0);
+            let weight = (gate * CLAMPED_SWIGLU[0]).sigmoid();
+            let slope = weight * (gate * CLAMPED_SWIGLU[0] * (-weight + 1.0) + 1.0);
+            [d.a.gt(limit).choose(d.number(0.0), d.g * up * slope), d.b.within(-limit, limit).choose(d.g * gate * weight, d.number(0.0))]
+        };
 
     // Comparisons.
     Eq eq(a, b) Compare ANY 0.0, "Whether a = b, as `bool`.", |b, v| b.eq(v[0], v[1]), |v| truth(v[0] == v[1]);
@@ -260,6 +269,12 @@ operations! {
 /// The greater of two numbers; NaN if either is.
 fn greater(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+}
+
+fn clamped_swiglu_f64(gate: f64, up: f64) -> f64 {
+    let [factor, limit] = CLAMPED_SWIGLU;
+    let (gate, up) = (-greater(-gate, -limit), -greater(-greater(up, -limit), -limit));
+    gate / (1.0 + (-factor * gate).exp()) * (up + 1.0)
 }
 
 /// The remainder of a division that is rounded down.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::float::{self, Element, Words};
 use super::rows::{self, Prepared, RowKernels};
@@ -23,7 +23,7 @@ const PIECE: usize = 64 << 10;
 /// The kernel for activations in 8 bits, and for float activations with plain weights; `None` for others.
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let Operation::ExpertMatmul { experts } = spec.op else { return None };
-    let [x, w, ids] = spec.inputs.as_slice() else { return None };
+    let [x, w, ids, bias @ ..] = spec.inputs.as_slice() else { return None };
     let (experts, slots, k) = (experts as usize, ids.row_len(), w.row_len());
     let rows = w.max_rows();
     let served = spec.in_place.is_none()
@@ -37,7 +37,9 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
         && spec.output.format == DType::F32
         && ids.format == DType::U32
         && w.format.bytes(rows, k).is_some();
-    if !served {
+    let m = rows / experts.max(1);
+    let of_bias = [experts, m].map(Extent::Fixed);
+    if !served || bias.len() > 1 || bias.iter().any(|b| b.format != DType::F32 || b.shape != of_bias) {
         return None;
     }
     let by = match x.format {
@@ -50,8 +52,8 @@ pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKerne
         }
         _ => return None,
     };
-    let m = rows / experts;
-    Some(Arc::new(ExpertMatmul { by, x: x.clone(), w: w.format, experts, slots, m, k, dynamic: spec.uses_step() }))
+    let (x, w, biased, dynamic) = (x.clone(), w.format, !bias.is_empty(), spec.uses_step());
+    Some(Arc::new(ExpertMatmul { by, x, w, biased, experts, slots, m, k, dynamic }))
 }
 
 /// The row kernels.
@@ -65,6 +67,8 @@ struct ExpertMatmul {
     by: By,
     x: TensorSpec,
     w: DType,
+    /// Whether a row for each expert is added to its results.
+    biased: bool,
     experts: usize,
     /// Experts of a token.
     slots: usize,
@@ -81,6 +85,7 @@ struct Operands<'a> {
     w: &'a [u8],
     row_bytes: usize,
     ids: &'a [u32],
+    bias: &'a [f32],
     y: *mut f32,
 }
 
@@ -102,8 +107,10 @@ impl ExpertMatmul {
         if let Some(id) = ids.iter().find(|id| **id as usize >= self.experts) {
             return Err(format!("expert {id} is not one of {}", self.experts));
         }
-        room::<f32>(args, ids_at + 1, n * self.slots * self.m)?;
-        Ok(Operands { x, scales, w, row_bytes, ids, y: args.raw(ids_at + 1).data.cast() })
+        let bias = if self.biased { input(args, ids_at + 1, self.experts * self.m)? } else { &[] };
+        let result = ids_at + 1 + usize::from(self.biased);
+        room::<f32>(args, result, n * self.slots * self.m)?;
+        Ok(Operands { x, scales, w, row_bytes, ids, bias, y: args.raw(result).data.cast() })
     }
 
     /// Words of scratch memory for the slots in the order of their experts: of each expert the end, then the slots.
@@ -128,7 +135,8 @@ impl ExpertMatmul {
         let first = o.w[first..first + rows.len() * o.row_bytes].as_ptr();
         // SAFETY: the output has a row of `m` elements for each slot.
         let y = unsafe { o.y.add(slot * self.m + rows.start) };
-        let w = PackedRows { first, bytes: o.row_bytes, count: rows.len(), k, y, stride: self.m, next: first };
+        let count = rows.len();
+        let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: self.m, next: first };
         match &self.by {
             By::Codes(group, kernels) => {
                 let codes = &o.x[row * k..(row + 1) * k];
@@ -155,6 +163,12 @@ impl ExpertMatmul {
                 // SAFETY: as above.
                 unsafe { (kernels.by_row)(*words, *element, &w, x.as_ptr(), 1) };
             }
+        }
+        if self.biased {
+            let bias = &o.bias[expert * self.m + rows.start..][..count];
+            // SAFETY: as above; the rows were written just now.
+            let y = unsafe { std::slice::from_raw_parts_mut(y, count) };
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
         }
     }
 }

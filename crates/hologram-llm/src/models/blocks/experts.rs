@@ -247,12 +247,8 @@ impl Block for ExpertFfn {
         let mut product = |g: &mut Graph, x: NodeId, of: (usize, &Tensor), bias: &Option<Tensor>| -> Result<NodeId> {
             let (i, weight) = of;
             let (name, used) = (self.names[i].as_str(), self.experts.used);
-            let of = ExpertWeight { name, weight, ids: chosen, used, own_inputs: i == 2 };
-            let y = linears.of_experts(g, x, &of, rows)?;
-            let Some(bias) = bias else { return Ok(y) };
-            let biases = g.constant(bias)?;
-            let own = g.gather(biases, ids)?;
-            Ok(g.add(y, own)?)
+            let of = ExpertWeight { name, weight, bias: bias.as_ref(), ids: chosen, used, own_inputs: i == 2 };
+            linears.of_experts(g, x, &of, rows)
         };
         let [of_gate, of_up, of_down] = &self.biases;
         let gate = self.gate.as_ref().map(|gate| product(g, x, (0, gate), of_gate)).transpose()?;

@@ -31,20 +31,8 @@ pub(crate) fn geglu_erf(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_cor
     g.mul(gate, up)
 }
 
-/// The greatest magnitude of what [`clamped_swiglu`] takes.
+/// The greatest magnitude of what [`Graph::clamped_swiglu`] takes.
 pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
-
-/// `g·σ(1.702·g) ∘ (u + 1)` with g = min(gate, 7) and u = up clamped to ±7, as in gpt-oss (arXiv:2508.10925).
-pub(crate) fn clamped_swiglu(g: &mut Graph, gate: NodeId, up: NodeId) -> hologram_core::Result<NodeId> {
-    let limit = f64::from(SWIGLU_LIMIT);
-    let gate = g.min_scalar(gate, limit)?;
-    let up = g.clip_scalar(up, -limit, limit)?;
-    let weight = g.mul_scalar(gate, 1.702)?;
-    let weight = g.sigmoid(weight)?;
-    let gate = g.mul(gate, weight)?;
-    let up = g.add_scalar(up, 1.0)?;
-    g.mul(gate, up)
-}
 
 /// `down(gate(x) ∘ up(x))`.
 #[derive(Debug)]

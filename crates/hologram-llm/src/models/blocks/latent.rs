@@ -114,8 +114,14 @@ impl Block for LatentAttention {
         if factor != 1.0 {
             of_rotated = g.mul_scalar(of_rotated, factor.into())?;
         }
-        let of_heads =
-            |weight| ExpertWeight { name: "", weight, ids: (numbers, c.heads), used: c.heads, own_inputs: true };
+        let of_heads = |weight| ExpertWeight {
+            name: "",
+            weight,
+            bias: None,
+            ids: (numbers, c.heads),
+            used: c.heads,
+            own_inputs: true,
+        };
         let of_latent = step.linears.of_experts(g, of_plain, &of_heads(&self.absorbed[0]), rows)?;
         let of_latent = g.reshape(of_latent, &[tokens, c.heads.into(), rank.into()])?;
         let q = g.cat(&[of_rotated, of_latent], 2)?;

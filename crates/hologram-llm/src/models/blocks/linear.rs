@@ -122,6 +122,8 @@ pub(crate) struct ExpertWeight<'a> {
     /// The name in GGUF files; empty: they have no importance.
     pub name: &'a str,
     pub weight: &'a Tensor,
+    /// A row for each expert of what is added to its products.
+    pub bias: Option<&'a Tensor>,
     /// The experts of each token, `[tokens, used]`, and the number of all experts.
     pub ids: (NodeId, usize),
     pub used: usize,
@@ -216,10 +218,12 @@ impl Linears<'_> {
         if let Some(sums) = &mut self.sums {
             sums.add_experts(g, of, x, tokens)?;
         }
-        let ExpertWeight { weight, ids: (ids, count), .. } = *of;
+        let ExpertWeight { weight, bias, ids: (ids, count), .. } = *of;
         let w = g.constant(weight)?;
         let x = self.converted(g, x, weight, tokens)?;
-        Ok(g.expert_linear(x, w, ids, count)?)
+        let Some(bias) = bias else { return Ok(g.expert_linear(x, w, ids, count)?) };
+        let bias = g.constant(bias)?;
+        Ok(g.expert_linear_biased(x, w, ids, bias, count)?)
     }
 
     /// `x` in the format for products with a weight.

@@ -28,7 +28,7 @@ pub(crate) use altup::{AltUp, Branches};
 pub(crate) use attention::{Attention, AttentionParts};
 pub(crate) use delta_net::DeltaNet;
 pub(crate) use experts::{experts_beside, feed_forward, plain_feed_forward};
-pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, clamped_swiglu, geglu, geglu_erf};
+pub(crate) use feed_forward::{GatedFfn, PlainFfn, SWIGLU_LIMIT, geglu, geglu_erf};
 pub(crate) use latent::LatentAttention;
 pub(crate) use layer_input::{LayerInput, LayerInputs};
 pub(crate) use linear::{Linear, Linears, Sums};
