@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hologram_core::Executor;
 use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor};
-use hologram_llm::{Model, ModelFiles};
+use hologram_llm::{Embedder, Model, ModelFiles, Pooling, Reranker};
 use serde_json::{Value, json};
 
 use folders::{Copy, agrees, fixture};
@@ -153,6 +153,54 @@ fn the_tokens_that_end_a_text() {
     std::fs::remove_file(copy.0.join("generation_config.json")).unwrap();
     assert_eq!(ends(&copy.0), [2]);
     assert_eq!(ends(&fixture("tok-spm.gguf")), [2]);
+}
+
+/// A reranker whose head takes the mean of all states, as gte-reranker-modernbert does.
+#[test]
+fn a_head_of_the_mean() {
+    let copy = Copy::of("modernbert");
+    copy.config(|c| c["classifier_pooling"] = json!("mean"));
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let model = Model::load_on(&copy.0, &executor).unwrap();
+    let (query, text) = ("a query", "a text that answers it");
+    let got = Reranker::new(&model, 64).unwrap().scores(query, &[text]).unwrap()[0];
+
+    let (tokens, _) = model.tokenizer().unwrap().encode_pair(query, text).unwrap();
+    let states = Embedder::new(&model, 64).unwrap().embed(&[&tokens], Pooling::None).unwrap().concat();
+    let tensors = copy.tensors();
+    let of = |name: &str| -> Vec<f64> {
+        let (.., bytes) = tensors.iter().find(|t| t.0 == name).unwrap();
+        bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect()
+    };
+    let times = |matrix: &[f64], x: &[f64]| -> Vec<f64> {
+        matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    };
+    let width = model.config().width;
+    let mean =
+        |i: usize| states.iter().skip(i).step_by(width).map(|v| f64::from(*v)).sum::<f64>() / tokens.len() as f64;
+    let x: Vec<f64> = (0..width).map(mean).collect();
+    // The error function by its series.
+    let erf = |x: f64| {
+        let terms = (0..60).scan(x, |term, n| {
+            let own = *term / f64::from(2 * n + 1);
+            *term *= -x * x / f64::from(n + 1);
+            Some(own)
+        });
+        terms.sum::<f64>() * std::f64::consts::FRAC_2_SQRT_PI
+    };
+    let dense = times(&of("head.dense.weight"), &x);
+    let active: Vec<f64> = dense.iter().map(|x| x * (1.0 + erf(x / 2f64.sqrt())) / 2.0).collect();
+    let average = active.iter().sum::<f64>() / width as f64;
+    let variance = active.iter().map(|x| (x - average).powi(2)).sum::<f64>() / width as f64;
+    let norm = of("head.norm.weight");
+    let normed: Vec<f64> = active.iter().zip(norm).map(|(x, w)| (x - average) / (variance + 1e-5).sqrt() * w).collect();
+    let want = times(&of("classifier.weight"), &normed)[0] + of("classifier.bias")[0];
+    assert!((f64::from(got) - want).abs() < 1e-4, "{got} instead of {want}");
+
+    copy.config(|c| c["classifier_pooling"] = json!("max"));
+    let model = Model::load_on(&copy.0, &executor).unwrap();
+    let error = Reranker::new(&model, 64).err().unwrap().to_string();
+    assert!(error.contains("classifier_pooling \"max\" is not supported; supported: cls, mean"), "{error}");
 }
 
 /// Every kind of damage gives one sentence that names the file or the tensor.
@@ -564,7 +612,7 @@ fn wrong_keys_of_hybrids_are_named() {
             |c| c["embedding_multiplier"] = json!(1e30),
             "embedding_multiplier is 1e30, but must be at most 1e9",
         ),
-        ("granite", |c| c["logits_scaling"] = json!(1e-30), "logits_scaling is 1e-30, but must be at least 1e-9"),
+        ("granite", |c| c["logits_scaling"] = json!(1e-30), "but must be at least 1e-9"),
         ("glm4-moe", |c| c["rope_parameters"]["partial_rotary_factor"] = json!(1e30), "partial_rotary_factor is 1e30,"),
         ("qwen3", |c| c["partial_rotary_factor"] = json!(1e308), "partial_rotary_factor is 1e308, which does not fit"),
     ];

@@ -137,13 +137,13 @@ impl Model {
                 return Err(LlmError::BadFile { path: self.config().name.clone().into(), reason });
             }
         }
-        Ok(progress(all, all).is_continue().then(|| sums.as_in_file(self)))
+        Ok(progress(all, all).is_continue().then(|| sums.renamed(self)))
     }
 }
 
 impl ImportanceSums {
     /// Under the names, and with the columns in the order, that GGUF files of the model have.
-    fn as_in_file(self, model: &Model) -> ImportanceSums {
+    fn renamed(self, model: &Model) -> ImportanceSums {
         let in_file = |name: &str, experts: usize, columns: usize| match model.files() {
             Some(ModelFiles::Folder(_)) => measured(model.config(), name, experts, columns),
             Some(ModelFiles::Gguf(file)) => {

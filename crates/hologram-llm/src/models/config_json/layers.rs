@@ -169,12 +169,9 @@ pub(super) fn multipliers(keys: &JsonKeys<'_>, architecture: &Architecture) -> R
                 },
             },
         };
-        match factor {
-            Some(factor) => {
-                check_factor(keys, key, factor)?;
-                factors.extend(of.iter().map(|name| (*name, factor as f32)));
-            }
-            None => {}
+        if let Some(factor) = factor {
+            check_factor(keys, key, factor)?;
+            factors.extend(of.iter().map(|name| (*name, factor as f32)));
         }
     }
     Ok(Multipliers(factors))
