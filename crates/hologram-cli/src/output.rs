@@ -5,7 +5,7 @@ use std::io::{BufWriter, Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use hologram_llm::{ModelFiles, leads_to};
+use hologram_llm::{ModelFiles, leads_to, without_links};
 
 use crate::args::usage;
 use crate::status::status;
@@ -144,17 +144,6 @@ impl Place {
                 done
             }
         }
-    }
-}
-
-/// The file that a path leads to, which may not exist.
-fn without_links(path: &Path) -> Result<PathBuf> {
-    match (fs::canonicalize(path), fs::read_link(path)) {
-        (Err(e), Ok(target)) if e.kind() == ErrorKind::NotFound => {
-            without_links(&path.parent().unwrap_or(Path::new("")).join(target))
-        }
-        (Err(e), _) if e.kind() == ErrorKind::NotFound => Ok(path.into()),
-        (found, _) => found,
     }
 }
 

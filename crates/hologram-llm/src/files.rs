@@ -1,7 +1,8 @@
 //! A model's files: a GGUF file or a folder of safetensors.
 
 use std::fs::File;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use hologram_backends::DType;
 
@@ -27,6 +28,20 @@ pub fn leads_to(path: &Path, source: &Path) -> bool {
     let is = |source: &Path| std::fs::canonicalize(source).is_ok_and(|source| source == path);
     let mut files = std::fs::read_dir(source).into_iter().flatten().flatten();
     is(source) || files.any(|file| is(&file.path()))
+}
+
+/// The file that a path leads to at the end of links. It need not exist.
+///
+/// # Errors
+/// When links lead in a circle, or a folder cannot be read.
+pub fn without_links(path: &Path) -> std::io::Result<PathBuf> {
+    match (std::fs::canonicalize(path), std::fs::read_link(path)) {
+        (Err(e), Ok(target)) if e.kind() == ErrorKind::NotFound => {
+            without_links(&path.parent().unwrap_or(Path::new("")).join(target))
+        }
+        (Err(e), _) if e.kind() == ErrorKind::NotFound => Ok(path.into()),
+        (found, _) => found,
+    }
 }
 
 impl ModelFiles {

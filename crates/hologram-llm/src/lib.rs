@@ -38,7 +38,7 @@ pub use chat::{ChatTemplate, Conversation, Message, Part, Tags, Thoughts, Writte
 pub use embed::{Embedder, Pooling, Reranker, shortened};
 pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
-pub use files::{ModelFiles, leads_to};
+pub use files::{ModelFiles, leads_to, without_links};
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
 pub use kv::BLOCK_SIZE;
 pub use lora::Adapter;

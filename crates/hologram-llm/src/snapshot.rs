@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::checksum::Checksum;
 use crate::error::{LlmError, Result};
-use crate::files::{ModelFiles, open_regular};
+use crate::files::{ModelFiles, open_regular, without_links};
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 16] = b"hologram tokens\n";
@@ -71,7 +71,8 @@ impl Snapshot {
             return Err(self.bad("it was saved with another model".into()));
         }
         if self.kv != kv.name() {
-            let reason = format!("it was saved with a KV cache of {}, but this one is of {}", self.kv, kv.name());
+            let (own, this) = (option_of(&self.kv), option_of(&kv.name()));
+            let reason = format!("it was saved with a KV cache of {own}, but this one is of {this}");
             return Err(self.bad(reason));
         }
         match self.tokens.iter().any(|token| *token as usize >= vocab) {
@@ -95,9 +96,9 @@ impl Snapshot {
     /// # Errors
     /// When the file cannot be written, or is there and no saved conversation.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<u64> {
-        let path = &std::fs::canonicalize(path.as_ref()).unwrap_or_else(|_| path.as_ref().into());
+        let failed = |reason| LlmError::Write { path: path.as_ref().into(), reason };
+        let path = &without_links(path.as_ref()).map_err(failed)?;
         check_replaceable(path)?;
-        let failed = |reason| LlmError::Write { path: path.into(), reason };
         let beside = path.with_file_name(format!(
             ".{}.{}.part",
             path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default(),
@@ -150,6 +151,11 @@ impl Snapshot {
         file.read_to_end(&mut bytes).map_err(io)?;
         parse(path, &bytes).map_err(|reason| LlmError::BadFile { path: path.into(), reason: reason.into() })
     }
+}
+
+/// A cache's element type as the option `--kv` calls it.
+fn option_of(name: &str) -> String {
+    if name == DType::Q8Planes.name() { "q8".into() } else { name.to_lowercase() }
 }
 
 /// Checks that a file which is replaced is a saved conversation or empty: its name may be a mistake.

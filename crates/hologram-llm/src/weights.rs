@@ -204,7 +204,7 @@ impl<'a> FileWeights<'a> {
 }
 
 /// The tensor that may hold gate and up of all experts, instead of one named like this, and which half this is.
-fn fused_experts(name: &str) -> Option<(String, usize)> {
+pub(crate) fn fused_experts(name: &str) -> Option<(String, usize)> {
     let half = |end: &str, half: usize| Some((format!("{}ffn_gate_up_exps.weight", name.strip_suffix(end)?), half));
     half("ffn_gate_exps.weight", 0).or_else(|| half("ffn_up_exps.weight", 1))
 }

@@ -233,6 +233,49 @@ fn deterministic_texts_do_not_depend_on_their_neighbours() {
     assert_eq!(texts(&at_once(&engine(12), &requests)), texts(&alone));
 }
 
+/// With `deterministic` what was computed before leaves no trace, be it a prompt or a text that was generated: the bits
+/// are those of a prompt that nothing is known of.
+#[test]
+fn deterministic_texts_do_not_depend_on_what_is_cached() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let mut differing = Vec::new();
+    for name in ["bitnet-tiny.gguf", "bitnet-packed", "llama-tiny.gguf", "qwen3"] {
+        let path = format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+        let model = Arc::new(Model::load_on(path, &executor).unwrap());
+        let vocab = model.config().vocab as u32;
+        let mut options = EngineOptions::for_model(&model);
+        (options.context, options.step_tokens, options.max_sequences) = (model.config().context.min(256), 128, 4);
+        (options.speculation, options.deterministic) = (Speculation::Off, true);
+        let engine = || Engine::new(model.clone(), options.clone()).unwrap();
+        let used = engine();
+        for len in [33, 64, 65, 71, 128, 200] {
+            let prompt: Vec<u32> = prompt(len, len as usize).into_iter().map(|id| 3 + id % (vocab - 3)).collect();
+            let request = |prompt: &[u32]| {
+                let mut request = greedy(prompt.to_vec(), 40);
+                request.logprobs = Some(5);
+                request
+            };
+            let bits = |answer: &Answer| -> Vec<Vec<(u32, u32)>> {
+                let of = |token: &TokenLogprobs| token.top.iter().map(|t| (t.id, t.logprob.to_bits())).collect();
+                answer.logprobs.iter().map(of).collect()
+            };
+            let first = run(&used, request(&prompt));
+            let again = run(&used, request(&prompt));
+            // The next turn of a conversation.
+            let longer = [&prompt[..], &first.ids, &[5, 6, 7]].concat();
+            let (next, fresh) = (run(&used, request(&longer)), run(&engine(), request(&longer)));
+            let whole = |len: usize| (len - 1) / 64 * 64;
+            assert_eq!((first.cached, again.cached, fresh.cached), (0, whole(len as usize), 0), "{name}, {len} tokens");
+            assert_eq!(next.cached, (len as usize / 64 * 64).min(whole(longer.len())), "{name}, {len} tokens");
+            assert!(bits(&first).len() > 3);
+            if bits(&first) != bits(&again) || bits(&next) != bits(&fresh) {
+                differing.push(format!("{name}, {len} tokens"));
+            }
+        }
+    }
+    assert_eq!(differing, [""; 0]);
+}
+
 #[test]
 fn a_dropped_request_frees_its_memory() {
     let engine = engine_with(|o| o.max_sequences = 4);

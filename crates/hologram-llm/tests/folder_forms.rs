@@ -7,7 +7,7 @@ use std::path::Path;
 
 use hologram_core::Executor;
 use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor};
-use hologram_llm::{Model, ModelFiles};
+use hologram_llm::{Embedder, Model, ModelFiles, Pooling, Reranker};
 use serde_json::{Value, json};
 
 use folders::{Copy, agrees, fixture};
@@ -153,6 +153,54 @@ fn the_tokens_that_end_a_text() {
     std::fs::remove_file(copy.0.join("generation_config.json")).unwrap();
     assert_eq!(ends(&copy.0), [2]);
     assert_eq!(ends(&fixture("tok-spm.gguf")), [2]);
+}
+
+/// A reranker whose head takes the mean of all states, as gte-reranker-modernbert does.
+#[test]
+fn a_head_of_the_mean() {
+    let copy = Copy::of("modernbert");
+    copy.config(|c| c["classifier_pooling"] = json!("mean"));
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let model = Model::load_on(&copy.0, &executor).unwrap();
+    let (query, text) = ("a query", "a text that answers it");
+    let got = Reranker::new(&model, 64).unwrap().scores(query, &[text]).unwrap()[0];
+
+    let (tokens, _) = model.tokenizer().unwrap().encode_pair(query, text).unwrap();
+    let states = Embedder::new(&model, 64).unwrap().embed(&[&tokens], Pooling::None).unwrap().concat();
+    let tensors = copy.tensors();
+    let of = |name: &str| -> Vec<f64> {
+        let (.., bytes) = tensors.iter().find(|t| t.0 == name).unwrap();
+        bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect()
+    };
+    let times = |matrix: &[f64], x: &[f64]| -> Vec<f64> {
+        matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+    };
+    let width = model.config().width;
+    let mean =
+        |i: usize| states.iter().skip(i).step_by(width).map(|v| f64::from(*v)).sum::<f64>() / tokens.len() as f64;
+    let x: Vec<f64> = (0..width).map(mean).collect();
+    // The error function by its series.
+    let erf = |x: f64| {
+        let terms = (0..60).scan(x, |term, n| {
+            let own = *term / f64::from(2 * n + 1);
+            *term *= -x * x / f64::from(n + 1);
+            Some(own)
+        });
+        terms.sum::<f64>() * std::f64::consts::FRAC_2_SQRT_PI
+    };
+    let dense = times(&of("head.dense.weight"), &x);
+    let active: Vec<f64> = dense.iter().map(|x| x * (1.0 + erf(x / 2f64.sqrt())) / 2.0).collect();
+    let average = active.iter().sum::<f64>() / width as f64;
+    let variance = active.iter().map(|x| (x - average).powi(2)).sum::<f64>() / width as f64;
+    let norm = of("head.norm.weight");
+    let normed: Vec<f64> = active.iter().zip(norm).map(|(x, w)| (x - average) / (variance + 1e-5).sqrt() * w).collect();
+    let want = times(&of("classifier.weight"), &normed)[0] + of("classifier.bias")[0];
+    assert!((f64::from(got) - want).abs() < 1e-4, "{got} instead of {want}");
+
+    copy.config(|c| c["classifier_pooling"] = json!("max"));
+    let model = Model::load_on(&copy.0, &executor).unwrap();
+    let error = Reranker::new(&model, 64).err().unwrap().to_string();
+    assert!(error.contains("classifier_pooling \"max\" is not supported; supported: cls, mean"), "{error}");
 }
 
 /// Every kind of damage gives one sentence that names the file or the tensor.
@@ -508,7 +556,7 @@ fn layers_by_letters_and_numbers_without_end() {
 fn wrong_keys_of_hybrids_are_named() {
     let executor = Executor::open("cpu", Some(1)).unwrap();
     type Damage = (&'static str, fn(&mut Value), &'static str);
-    let damages: [Damage; 7] = [
+    let damages: [Damage; 46] = [
         ("falcon-h1", |c| c["mlp_multipliers"] = json!([1.0]), "mlp_multipliers has 1 numbers"),
         ("falcon-h1", |c| c["key_multiplier"] = json!(0), "key_multiplier is 0"),
         ("falcon-h1", |c| c["attention_bias"] = json!(true), "attention_bias true"),
@@ -516,11 +564,66 @@ fn wrong_keys_of_hybrids_are_named() {
         ("qwen3", |c| c["lm_head_multiplier"] = json!(2.0), "lm_head_multiplier 2"),
         ("gemma3n", |c| c["altup_active_idx"] = json!(1), "altup_active_idx is 1"),
         ("gemma3n", |c| c["activation_sparsity_pattern"] = json!([1.0]), "has 1, but must have numbers"),
+        // Keys that contradict tensors.
+        ("falcon-h1", |c| c["mamba_rms_norm"] = json!(true), "mamba_rms_norm is true, but no tensor's name has"),
+        ("falcon-h1-norm", |c| c["mamba_rms_norm"] = json!(false), "mamba_rms_norm is false, but tensor model.layers."),
+        ("falcon-h1", |c| c["mamba_conv_bias"] = json!(false), "mamba_conv_bias is false, but tensor"),
+        ("granite-4", |c| c["mamba_conv_bias"] = json!(false), "mamba_conv_bias is false, but tensor"),
+        ("granite-4", |c| c["mamba_proj_bias"] = json!(true), "mamba_proj_bias is true, but no tensor's name has"),
+        ("nemotron-h", |c| c["use_conv_bias"] = json!(false), "use_conv_bias is false, but tensor"),
+        ("nemotron-h", |c| c["use_bias"] = json!(true), "use_bias is true, but no tensor's name has"),
+        ("nemotron-h", |c| c["mlp_bias"] = json!(true), "missing tensor backbone.layers.1.mixer.up_proj.bias"),
+        ("starcoder2", |c| c["use_bias"] = json!(false), "use_bias is false, but tensor model.layers."),
+        ("qwen2-moe", |c| c["qkv_bias"] = json!(false), "qkv_bias is false, but tensor model.layers."),
+        ("lfm2", |c| c["conv_bias"] = json!(true), "conv_bias is true, but no tensor's name has"),
+        ("lfm2-moe", |c| c["use_expert_bias"] = json!(false), "use_expert_bias is false, but tensor"),
+        ("glm4-moe", |c| c["use_qk_norm"] = json!(false), "use_qk_norm is false, but tensor"),
+        ("cohere2", |c| c["use_qk_norm"] = json!(true), "use_qk_norm is true, but no tensor's name has"),
+        ("modernbert", |c| c["norm_bias"] = json!(true), "norm_bias is true, but no tensor's name has"),
+        ("gemma4-moe", |c| c["enable_moe_block"] = json!(false), "enable_moe_block is false, but tensor"),
+        ("gemma4", |c| c["enable_moe_block"] = json!(true), "enable_moe_block is true, but no tensor's name has"),
+        ("gemma4", |c| c["use_double_wide_mlp"] = json!(false), "use_double_wide_mlp is false, but tensor"),
+        ("gemma3n", |c| c["laurel_rank"] = json!(7), "laurel_rank is 7, but tensor"),
+        ("gemma3n", |c| c["vocab_size_per_layer_input"] = json!(61), "vocab_size_per_layer_input is 61, but tensor"),
+        // Keys that contradict others.
+        (
+            "falcon-h1",
+            |c| c["mamba_d_ssm"] = json!(63),
+            "mamba_d_ssm is 63, but mamba_n_heads and mamba_d_head give 64",
+        ),
+        ("deepseek-v2", |c| c["qk_head_dim"] = json!(31), "qk_head_dim is 31, but qk_nope_head_dim"),
+        ("glm-4-7-flash", |c| c["mlp_layer_types"][1] = json!("dense"), "mlp_layer_types has dense for layer 1"),
+        ("smollm3", |c| (c["no_rope_layer_interval"], c["no_rope_layers"]) = (json!(3), json!(null)), "interval 3"),
+        // Values that no graph supports, and wrong types.
+        ("nemotron-h", |c| c["mamba_hidden_act"] = json!("gelu"), "mamba_hidden_act gelu is not supported"),
+        ("gpt-oss", |c| c["swiglu_alpha"] = json!(1.5), "swiglu_alpha 1.5 is not supported; supported: 1.702"),
+        ("deepseek-v2", |c| c["moe_layer_freq"] = json!(2), "moe_layer_freq 2.0 is not supported"),
+        ("cohere2", |c| c["use_parallel_block"] = json!(false), "use_parallel_block false is not supported"),
+        ("bert", |c| c["is_decoder"] = json!(true), "is_decoder true is not supported"),
+        ("bert", |c| c["position_embedding_type"] = json!("relative_key"), "position_embedding_type relative_key"),
+        ("falcon-h1", |c| c["mamba_rms_norm"] = json!("yes"), "mamba_rms_norm is a string, but must be true or false"),
+        ("gemma4-moe", |c| c["enable_moe_block"] = json!(1), "enable_moe_block is 1, but must be true or false"),
+        ("nemotron-h", |c| c["mamba_hidden_act"] = json!(3), "mamba_hidden_act is 3, but must be a string"),
+        // Numbers that are too large, or missing.
+        ("falcon-h1", |c| c["key_multiplier"] = json!(1e308), "key_multiplier is 1e308, which does not fit in f32"),
+        ("falcon-h1", |c| c["ssm_multipliers"][2] = json!(1e30), "ssm_multipliers is 1"),
+        (
+            "granite",
+            |c| c["embedding_multiplier"] = json!(1e30),
+            "embedding_multiplier is 1e30, but must be at most 1e9",
+        ),
+        ("granite", |c| c["logits_scaling"] = json!(1e-30), "but must be at least 1e-9"),
+        ("glm4-moe", |c| c["rope_parameters"]["partial_rotary_factor"] = json!(1e30), "partial_rotary_factor is 1e30,"),
+        ("qwen3", |c| c["partial_rotary_factor"] = json!(1e308), "partial_rotary_factor is 1e308, which does not fit"),
     ];
     for (name, damage, want) in damages {
         let copy = Copy::of(name);
         copy.config(damage);
         let error = Model::load_on(&copy.0, &executor).err().expect(want).to_string();
-        assert!(error.contains(want), "{want}: {error}");
+        assert!(error.contains(want) && error.len() < 300, "{want}: {error}");
     }
+    let copy = Copy::of("nemotron-h");
+    copy.config(|c| drop(c.as_object_mut().unwrap().remove("layers_block_type")));
+    let error = Model::load_on(&copy.0, &executor).err().unwrap().to_string();
+    assert!(error.contains("missing key layers_block_type"), "{error}");
 }

@@ -3,13 +3,14 @@
 #[path = "common/scratch.rs"]
 mod scratch;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use hologram_core::Executor;
 use hologram_llm::gguf::GgufFile;
 use hologram_llm::quantize::{Importance, ImportanceSums, QuantizeOptions, Recipe, quantize};
-use hologram_llm::{Logits, Model, SessionOptions};
+use hologram_llm::{Logits, Model, ModelFiles, SessionOptions};
 use scratch::Scratch;
 
 const LLAMA: &str = "llama-tiny.gguf";
@@ -121,6 +122,55 @@ fn experts_are_counted_apart() {
             }
         }
         assert!(Importance::open(&path).is_ok());
+    }
+}
+
+/// A folder's sums are those of its GGUF file, under the same names, and leave out no tensor that is quantized.
+#[test]
+fn folders_have_the_sums_of_their_files() {
+    let scratch = Scratch::new("folders");
+    for name in [
+        "gemma4-moe",
+        "gemma3n",
+        "qwen3-next",
+        "qwen3-5-moe",
+        "granite-4",
+        "granite-4-dense",
+        "falcon-h1",
+        "nemotron-3-super",
+        "deepseek-v3",
+        "glm-4-7-flash",
+        "lfm2-moe",
+        "phi3",
+        "gpt-oss",
+        "mixtral",
+    ] {
+        let write = |source: &Path, recipe: &str, importance: Option<Importance>| {
+            let out = scratch.0.join(format!("{name}-{recipe}.gguf"));
+            let recipe = Recipe::from_name(recipe).unwrap();
+            let options = QuantizeOptions { importance, threads: 2, ..QuantizeOptions::new(recipe) };
+            let files = ModelFiles::open(source).unwrap();
+            let done = quantize(&files, &out, &options, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            (out, done.unweighted)
+        };
+        let (file, _) = write(&fixture(name), "F32", None);
+        let sums_of = |source: &Path, end: &str| {
+            let model = Model::load_on(source, &Executor::open("cpu", Some(2)).unwrap()).unwrap();
+            let out = scratch.0.join(format!("{name}-{end}"));
+            sums(&model, &tokens(32, model.config().vocab), 16).write(&out, "text.txt").unwrap();
+            out
+        };
+        let [of_folder, of_file] = [sums_of(&fixture(name), "folder"), sums_of(&file, "file")];
+        let [ours, theirs] = [&of_folder, &of_file].map(|path| GgufFile::open(path).unwrap());
+        let names = |file: &GgufFile| file.tensors().map(|t| t.name().to_string()).collect::<BTreeSet<_>>();
+        assert_eq!(names(&ours), names(&theirs), "{name}");
+        for tensor in ours.tensors() {
+            same(&tensor.to_f32().unwrap(), &values(&theirs, tensor.name()), &format!("{name}: {}", tensor.name()));
+        }
+        for source in [&fixture(name), &file] {
+            let (_, missing) = write(source, "Q8_0", Some(Importance::open(&of_folder).unwrap()));
+            assert_eq!(missing, [""; 0], "{name}, {}", source.display());
+        }
     }
 }
 

@@ -71,6 +71,15 @@ fn exceptions_and_failures() {
     let kept = QuantizeOptions { keep, ..options("Q4_0") };
     quantize(&source, &out, &kept, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let file = GgufFile::open(&out).unwrap();
+    // Vectors stay as they are beside matrices in blocks.
+    let keep = vec![("blk.1.*".to_string(), DType::Q8_0)];
+    let mixed = QuantizeOptions { keep, ..options("Q4_0") };
+    let second = folder.join("second.gguf");
+    quantize(&source, &second, &mixed, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let types = GgufFile::open(&second).unwrap();
+    let type_of = |name: &str| types.tensor(name).unwrap().ty().name;
+    assert_eq!((type_of("blk.1.attn_q.weight"), type_of("blk.1.attn_norm.weight")), ("Q8_0", "F32"));
+    std::fs::remove_file(second).unwrap();
     for (name, want) in [
         ("blk.0.attn_q.weight", "Q8_0"),
         ("blk.0.attn_k.weight", "Q4_0"),
@@ -84,7 +93,9 @@ fn exceptions_and_failures() {
     // A type that the file's rows do not fit, the file itself, a folder that does not exist, and one that is full.
     let too_long = QuantizeOptions { keep: vec![("*".into(), DType::Q4_K)], ..options("Q4_0") };
     let unknown = QuantizeOptions { keep: vec![("foo*".into(), DType::F16)], ..options("Q4_0") };
-    let cases: [(&Path, &QuantizeOptions, &str); 5] = [
+    let vectors = QuantizeOptions { keep: vec![("*norm*".into(), DType::Q8_0)], ..options("Q4_0") };
+    let cases: [(&Path, &QuantizeOptions, &str); 6] = [
+        (&out, &vectors, "*norm* matches only vectors, which cannot be Q8_0"),
         (&out, &unknown, "no tensor's name matches foo*"),
         (&out, &too_long, "is not whole blocks of Q4_K"),
         (&source_path, &kept, "is also the file to write"),
@@ -106,6 +117,17 @@ fn exceptions_and_failures() {
         quantize(&mapped, &out, &kept, &mut |_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), std::fs::read(&source_path).unwrap());
         std::fs::remove_file(victim).unwrap();
+    }
+    // A link that leads to nothing yet stays, and leads to the result.
+    #[cfg(unix)]
+    {
+        let (link, target) = (folder.join("link.gguf"), folder.join("target.gguf"));
+        std::os::unix::fs::symlink("target.gguf", &link).unwrap();
+        quantize(&source, &link, &kept, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read(&target).unwrap(), before);
+        std::fs::remove_file(link).unwrap();
+        std::fs::remove_file(target).unwrap();
     }
     // The caller ends it under way.
     let stopped = quantize(&source, &out, &kept, &mut |_, _| ControlFlow::Break(())).unwrap_err().to_string();

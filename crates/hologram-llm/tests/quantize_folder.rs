@@ -182,9 +182,9 @@ fn tokenizers_and_types() {
         let folder = Scratch::new(tokenizer);
         folder.copy(&fixture("qwen2"));
         folder.copy(&fixture(tokenizer));
-        // The fixture's vocabulary has 96 tokens; a longer one needs rows.
+        // The fixture's vocabulary has 96 tokens; a longer one needs rows, and some rows have no token.
         let tokens = Tokenizer::from_folder(&folder.0).unwrap();
-        let rows = tokens.vocab_len();
+        let rows = tokens.vocab_len() + 2;
         widen(&folder.0, rows);
         let out = scratch.0.join(tokenizer);
         write(&folder.0, &out, "Q8_0").unwrap();
@@ -195,6 +195,9 @@ fn tokenizers_and_types() {
         for text in ["", "a", "Hello, world", "  don't \n\n 123 世界 🚀", "<|im_start|>user"] {
             assert_eq!(read.encode(text, true).unwrap(), tokens.encode(text, true).unwrap(), "{tokenizer} {text:?}");
         }
+        let without = [rows as u32 - 2, 70, rows as u32 - 1];
+        let (got, want) = (read.decode(&without, true), tokens.decode(&without, true));
+        assert!(got == want && want.matches('\u{fffd}').count() == 2, "{tokenizer}: {got:?}, not {want:?}");
         let error = relative_error(&logits(&out), &logits(&folder.0));
         assert!(error < 5e-2, "{tokenizer}: {error:.2e}");
         let types: Vec<&str> = file.tensors().filter(|t| t.shape().len() == 1).map(|t| t.ty().name).collect();

@@ -200,6 +200,17 @@ impl Registry {
         self.slots.iter().map(Slot::summary)
     }
 
+    /// The models in memory, each with the time after which it is unloaded if nobody uses it; `None`: it stays.
+    pub fn running(&self) -> impl Iterator<Item = (Summary<'_>, Option<Duration>)> {
+        let left = |slot: &Slot| {
+            let state = slot.state();
+            let time = self.stays(&state).filter(|_| slot.load.is_some())?;
+            Some(if state.users > 0 { time } else { time.saturating_sub(state.used.elapsed()) })
+        };
+        let all = self.slots.iter().map(move |slot| (slot.summary(), left(slot)));
+        all.filter(|(summary, _)| summary.loaded.is_some())
+    }
+
     /// Whether requests can be answered.
     ///
     /// # Errors

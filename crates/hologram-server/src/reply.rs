@@ -44,6 +44,27 @@ pub fn drop_cut<T>(calls: &mut Vec<T>, reason: Option<Finish>, arguments: impl F
     }
 }
 
+/// The arguments of a stream's last call, which tell at the end whether it is whole.
+#[derive(Default)]
+pub struct LastCall(Option<String>);
+
+impl LastCall {
+    /// Notes what a piece of the reply adds.
+    pub fn note(&mut self, delta: &Delta) {
+        match (delta, &mut self.0) {
+            (Delta::Call { .. }, arguments) => *arguments = Some(String::new()),
+            (Delta::Arguments { text, .. }, Some(arguments)) => arguments.push_str(text),
+            _ => {}
+        }
+    }
+
+    /// Whether the reply, which ended for this reason, was cut off within the call.
+    pub fn is_cut(&self, reason: Finish) -> bool {
+        let is_whole = |arguments: &String| serde_json::from_str::<IgnoredAny>(arguments).is_ok();
+        was_cut(Some(reason)) && self.0.as_ref().is_some_and(|arguments| !is_whole(arguments))
+    }
+}
+
 /// Takes a reply apart.
 #[derive(Clone)]
 pub enum Splitter {

@@ -242,7 +242,18 @@ fn clients_say_how_long_a_model_stays() {
     assert_eq!(ask("a", "Hi", json!(0)), done("length"));
     wait_for(&server, "a", "unloaded");
     // For ever, beside one that goes.
+    let running = || {
+        let list = server.get("/api/ps").json()["models"].clone();
+        let of = |model: &Value| ["name", "expires_at"].map(|key| model[key].as_str().unwrap().to_string());
+        list.as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(running(), [[""; 2]; 0]);
+    assert_eq!(ask("a", "", json!("1h")), done("load"));
+    let [name, expires] = &running()[0];
+    // An hour from now lies in another hour of the same day, or in the next day; it is not 292 years ahead.
+    assert!(name == "a" && expires.as_str() < "2300-" && expires.ends_with('Z'), "{name} {expires}");
     assert_eq!(ask("a", "", json!(-1)), done("load"));
+    assert!(running().len() == 1 && running()[0][1].as_str() > "2300-", "{:?}", running());
     assert_eq!(ask("b", "Hi", json!("1ms")), done("length"));
     wait_for(&server, "b", "unloaded");
     assert_eq!(server.post("/api/chat", &json!({"model": "b", "messages": []})).json()["done_reason"], "load");

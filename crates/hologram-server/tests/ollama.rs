@@ -23,6 +23,12 @@ fn empty_requests_load_and_unload() {
         let text = if path == "/api/chat" { &value["message"]["content"] } else { &value["response"] };
         assert_eq!((text, &value["model"]), (&json!(""), &json!("tiny")));
     }
+    // A model that is never unloaded.
+    let running = server.get("/api/ps").json();
+    let model = &running["models"][0];
+    assert_eq!((running["models"].as_array().unwrap().len(), &model["name"]), (1, &json!("tiny")), "{running}");
+    assert!(model["size"].as_u64() > Some(1000) && model["size_vram"] == 0, "{model}");
+    assert!(model["expires_at"].as_str() > Some("2300-"), "{model}");
     let unknown = server.post("/api/generate", &json!({"model": "other"}));
     assert_eq!(unknown.status, 404);
     let asked = server.post("/api/chat", &json!({

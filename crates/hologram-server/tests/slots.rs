@@ -55,6 +55,11 @@ fn slots_are_saved_restored_and_erased() {
         (&json!(0), &file["filename"], &json!(bytes))
     );
 
+    std::fs::create_dir(folder.join("other")).unwrap();
+    let onto = post(&first, "one", "/slots/0?action=save", &json!({"filename": "other"}));
+    assert!(onto.status == 400 && onto.body.contains("it is not a regular file"), "{}", onto.body);
+    std::fs::remove_dir(folder.join("other")).unwrap();
+
     let second = server(&folder);
     let restored = post(&second, "one", "/slots/1?action=restore", &file).json();
     assert_eq!(

@@ -254,6 +254,69 @@ fn a_call_that_is_cut_off_is_none() {
     assert!(cut > 20 && whole > 10, "{cut} cut off, {whole} whole");
 }
 
+/// A text of `stop` may end a reply within a call, of which a stream has sent the beginning.
+#[test]
+fn a_call_that_a_text_ends_is_cut_off() {
+    for template in [HERMES, MISTRAL, ARGS, HARMONY, DEEPSEEK] {
+        let server = server(template);
+        let body = |stream: bool| openai(json!("required"), json!({"stop": ["days"], "stream": stream}));
+        let choice = &server.post(CHAT, &body(false)).json()["choices"][0];
+        assert!(choice["message"]["tool_calls"].is_null() && choice["finish_reason"] == "stop", "{template}: {choice}");
+        let events = server.post(CHAT, &body(true)).events();
+        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length", "{template}");
+
+        let tool = json!({"name": "weather", "input_schema": weather()});
+        let extra = json!({
+            "max_tokens": 300, "tools": [tool], "tool_choice": {"type": "any"}, "stop_sequences": ["days"], "stream": true,
+        });
+        let events = named(&server.post("/v1/messages", &anthropic(extra)));
+        let reason = events.iter().find_map(|(_, event)| event["delta"]["stop_reason"].as_str());
+        assert_eq!(reason, Some("max_tokens"), "{template}");
+    }
+}
+
+/// A response lacks a call that a limit cut off, and its events do not say that the call is done.
+#[test]
+fn a_response_lacks_a_call_that_is_cut_off() {
+    let (mut cut, mut whole) = (0, 0);
+    for template in [HERMES, HARMONY] {
+        let server = server(template);
+        for limit in [16, 24, 32, 40, 60, 300] {
+            let tool = json!({"type": "function", "name": "weather", "parameters": weather()});
+            let body = |stream: bool| {
+                json!({
+                    "input": "Hello", "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false,
+                    "max_output_tokens": limit, "temperature": 1.5, "stream": stream,
+                })
+            };
+            let answer = server.post("/v1/responses", &body(false)).json();
+            let calls = answer["output"].as_array().unwrap().iter().filter(|item| item["type"] == "function_call");
+            calls.for_each(|call| check(&serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap()));
+            let events = named(&server.post("/v1/responses", &body(true)));
+            let (name, last) = events.last().unwrap();
+            let done = events.iter().filter(|(name, _)| name == "response.function_call_arguments.done").count();
+            match name.as_str() {
+                "response.completed" => {
+                    assert_eq!(done, 1, "{template} {limit}");
+                    whole += 1;
+                }
+                // Only the end of a whole call was cut off.
+                "response.incomplete" if done == 1 => {
+                    let arguments = last["response"]["output"][0]["arguments"].as_str().unwrap();
+                    check(&serde_json::from_str(arguments).unwrap());
+                }
+                "response.incomplete" => {
+                    assert_eq!(done, 0, "{template} {limit}: {last}");
+                    assert!(!last["response"]["output"].to_string().contains("function_call"), "{last}");
+                    cut += 1;
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+    assert!(cut > 2 && whole > 1, "{cut} cut off, {whole} whole");
+}
+
 #[test]
 fn strict_tools_keep_their_schema_in_free_replies() {
     let (mut calls, mut texts) = (0, 0);

@@ -61,7 +61,8 @@ template <uint P> struct Held {
                 const uint2 v = planes::stream8(row + own * 4);
                 raw[h][0] = v.x;
                 raw[h][1] = v.y;
-            } else if constexpr (CHUNKS == 1) raw[h][0] = planes::stream4(row + own * 2);
+            } else if constexpr (FACTORS == planes::EXPONENT) raw[h][0] = planes::stream2(row + own);
+            else if constexpr (CHUNKS < 8) raw[h][0] = planes::stream4(row + own * 2);
             else {
                 const uchar *const record = row + chunk / CHUNKS * BYTES;
                 numbers[h] = BYTES % 4 == 0 ? planes::stream4(record) : planes::stream2(record);
@@ -78,10 +79,10 @@ template <uint P> struct Held {
         if constexpr (PAIR) c.numbers = __shfl_sync(~0u, raw[h][b], from);
         else {
             const uint v = __shfl_sync(~0u, raw[h][0], from);
-            if constexpr (CHUNKS == 1) c.numbers = v >> 16 * b & 0xffff;
+            if constexpr (FACTORS == planes::ONE) c.numbers = v >> 16 * b & 0xffff;
             else {
                 c.numbers = numbers[h];
-                c.factors = FACTORS == planes::SIGNED_32 ? v >> 8 * b & 0xff : v >> 16 * b & 0xffff;
+                c.factors = FACTORS == planes::SIGNED_32 || FACTORS == planes::EXPONENT ? v >> 8 * b & 0xff : v >> 16 * b & 0xffff;
             }
         }
         return c;
@@ -124,9 +125,9 @@ template <uint P> FN void load_packed(uint (&a)[4][4], uint base, uint high, uin
                 const uint at = base + swizzle<32>(r, b) + (t & 2), by = (t & 1) * 8;
                 #pragma unroll
                 for (uint i = 0; i < 2; ++i) {
-                    const uint v = planes::table_values((load16(at + i * 8) >> by & 0xff) | (load16(at + i * 8 + 4) >> by & 0xff) << 8).x ^ 0x80808080u;
-                    a[2 * b + i][h] = table_pair(v, 0, first.x);
-                    a[2 * b + i][h + 2] = table_pair(v, 2, first.x);
+                    const uint v = planes::table_values<P>((load16(at + i * 8) >> by & 0xff) | (load16(at + i * 8 + 4) >> by & 0xff) << 8).x ^ 0x80808080u;
+                    a[2 * b + i][h] = table_pair(v, 0, i ? second.x : first.x);
+                    a[2 * b + i][h + 2] = table_pair(v, 2, i ? second.x : first.x);
                 }
                 continue;
             }

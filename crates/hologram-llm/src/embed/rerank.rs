@@ -3,6 +3,7 @@
 use super::encoder::{Encoder, EncoderText, Wanted};
 use super::{STEP, check, fitting};
 use crate::error::{LlmError, Result};
+use crate::files::ModelFiles;
 use crate::model::Model;
 use crate::session::{Logits, Session, SessionOptions};
 
@@ -15,8 +16,8 @@ pub struct Reranker<'a> {
 }
 
 enum Runner {
-    /// A text is read together with the query.
-    Pairs(Box<Encoder>),
+    /// A text is read together with the query. The head takes the mean of all states, or the first.
+    Pairs { encoder: Box<Encoder>, of_mean: bool },
     /// The tokens before the query and the text, and those after them; the tokens "yes" and "no".
     Judge { session: Box<Session>, before: Vec<u32>, after: Vec<u32>, answers: [u32; 2] },
 }
@@ -28,6 +29,30 @@ const AFTER: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 /// The default instruction of a decoder.
 const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
+
+/// Whether the head of a folder's model takes the mean of all states (`classifier_pooling`), instead of the first.
+fn takes_mean(model: &Model) -> Result<bool> {
+    const KEY: &str = "classifier_pooling";
+    let Some(ModelFiles::Folder(folder)) = model.files() else { return Ok(false) };
+    match folder.config_json().get(KEY) {
+        Some(pooling) if pooling == "mean" => Ok(true),
+        Some(pooling) if pooling != "cls" && !pooling.is_null() => Err(LlmError::Unsupported {
+            path: folder.path().into(),
+            what: format!("{KEY} {pooling}"),
+            supported: "cls, mean".into(),
+        }),
+        _ => Ok(false),
+    }
+}
+
+/// The mean of states of `width` elements.
+fn mean(states: &[f32], width: usize) -> Vec<f32> {
+    let rows = states.chunks_exact(width.max(1));
+    let count = rows.len().max(1) as f32;
+    let mut sums = vec![0.0; width];
+    rows.for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, v)| *sum += v));
+    sums.iter().map(|sum| sum / count).collect()
+}
 
 impl<'a> Reranker<'a> {
     /// For queries with texts of at most `context` tokens together.
@@ -46,7 +71,7 @@ impl<'a> Reranker<'a> {
             if outputs != Some(1) {
                 return Err(no("head for one score"));
             }
-            Runner::Pairs(Box::new(Encoder::new(model, context)?))
+            Runner::Pairs { encoder: Box::new(Encoder::new(model, context)?), of_mean: takes_mean(model)? }
         } else {
             let tokenizer = model.tokenizer()?;
             let answer = |text: &str| tokenizer.token_id(text).ok_or_else(|| no("tokens yes and no"));
@@ -71,16 +96,18 @@ impl<'a> Reranker<'a> {
         let tokenizer = self.model.tokenizer()?;
         let decoder = self.model.decoder();
         match &mut self.runner {
-            Runner::Pairs(encoder) => {
+            Runner::Pairs { encoder, of_mean } => {
                 let pairs = texts.iter().map(|text| tokenizer.encode_pair(query, text)).collect::<Result<Vec<_>>>()?;
                 let pairs: Vec<EncoderText<'_>> =
                     pairs.iter().map(|(tokens, segments)| EncoderText { tokens, segments }).collect();
                 check(&pairs, self.context)?;
+                let width = self.model.config().width;
                 let mut states = Vec::with_capacity(pairs.len());
                 let mut rest = &pairs[..];
                 while !rest.is_empty() {
                     let (batch, later) = rest.split_at(fitting(rest, encoder.batch()));
-                    states.extend(encoder.run(batch, Wanted::First)?);
+                    let of_batch = encoder.run(batch, if *of_mean { Wanted::All } else { Wanted::First })?;
+                    states.extend(of_batch.into_iter().map(|own| mean(&own, width)));
                     rest = later;
                 }
                 let scores = decoder.head.apply(self.model.executor(), states)?;

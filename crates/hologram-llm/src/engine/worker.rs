@@ -79,6 +79,9 @@ impl Item {
 /// The engine stops after this many failed steps one after the other.
 const MAX_FAILURES: u32 = 3;
 
+/// With [`EngineOptions::deterministic`], most tokens of the pieces that prompts are computed in.
+const MAX_PIECE: usize = 256;
+
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
 const MAX_LOGITS: usize = 128;
 
@@ -252,7 +255,8 @@ impl Worker {
     fn end(&mut self, at: usize) {
         let s = &self.running[at];
         // Of a failed step the cache may hold less than what was published.
-        if self.options.prefix_cache && s.published == self.session.len(s.slot) / BLOCK_SIZE {
+        let rest = self.options.prefix_cache && !self.options.deterministic;
+        if rest && s.published == self.session.len(s.slot) / BLOCK_SIZE {
             self.session.publish_rest(s.slot, self.hasher.rest(s.hash));
         }
         let Sequence { slot, tokens, request, .. } = self.remove(at);
@@ -308,7 +312,11 @@ impl Worker {
         let cache = self.session.cache();
         // All logits of a prompt are wanted only if nothing of it is reused.
         let reused = if self.options.prefix_cache && !request.prompt_logprobs { tokens } else { &[] };
-        let prefix = cache.find_prefix(&self.hasher, request.tenant.as_deref(), reused);
+        let find = |tokens: &[u32]| cache.find_prefix(&self.hasher, request.tenant.as_deref(), tokens);
+        let (mut prefix, unit) = (find(reused), self.unit());
+        while self.options.deterministic && !prefix.tokens().is_multiple_of(unit) {
+            prefix = find(&reused[..prefix.tokens() / unit * unit + 1]);
+        }
         let blocks = |tokens: usize| (tokens + 1).div_ceil(BLOCK_SIZE);
         let own = blocks(tokens.len()) - prefix.tokens() / BLOCK_SIZE + prefix.idle;
         let rest = |s: &Sequence| blocks(s.tokens.len()).saturating_sub(cache.blocks_of(s.slot));
@@ -316,7 +324,7 @@ impl Worker {
         let soon = |s: &Sequence| {
             let shared = s.tokens.iter().zip(reused).take_while(|(a, b)| a == b).count();
             // The last token of a prompt is never reused.
-            let shared = shared.min(reused.len().saturating_sub(1)) / BLOCK_SIZE * BLOCK_SIZE;
+            let shared = shared.min(reused.len().saturating_sub(1)) / unit * unit;
             shared > prefix.tokens().max(self.session.len(s.slot))
         };
         let same = |s: &&Sequence| s.paused.is_none() && s.request.tenant == request.tenant && self.pending(s) > 1;
@@ -344,6 +352,16 @@ impl Worker {
         s.tokens.len() - self.session.len(s.slot)
     }
 
+    /// The unit in which computed tokens are reused. With `deterministic` that is a piece of a prompt: prompts are
+    /// computed from one multiple of it to the next, so that a piece has the same bits whether those before it were
+    /// computed now or earlier.
+    fn unit(&self) -> usize {
+        match self.options.deterministic {
+            true => (self.prompt_share().min(MAX_PIECE) / BLOCK_SIZE).max(1) * BLOCK_SIZE,
+            false => BLOCK_SIZE,
+        }
+    }
+
     /// Maximum tokens of one prompt in a step while others have to be computed.
     fn prompt_share(&self) -> usize {
         (self.options.step_tokens / 2).max(1)
@@ -357,6 +375,7 @@ impl Worker {
         let mut budget = self.options.step_tokens;
         let ready = |s: &Sequence| s.paused.is_none();
         let prompts = self.running.iter().filter(|s| ready(s) && self.pending(s) > 1).count();
+        let (unit, mut has_piece) = (self.unit(), false);
         for single in [true, false] {
             for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
                 let (pending, from) = (self.pending(s), self.session.len(s.slot));
@@ -368,6 +387,14 @@ impl Worker {
                 let last_block = from.next_multiple_of(BLOCK_SIZE) - from;
                 let most = share.min(budget).min(if all { MAX_LOGITS } else { budget });
                 let mut count = pending.min(most).min(last_block + room * BLOCK_SIZE);
+                if self.options.deterministic && !single && !all {
+                    // A piece for which there is no room waits, unless nothing else goes on.
+                    let whole = pending.min((from / unit + 1) * unit - from);
+                    if count < whole && has_piece {
+                        continue;
+                    }
+                    (count, has_piece) = (count.min(whole), true);
+                }
                 if self.options.prefix_cache && self.session.cache().has_states() {
                     // A step ends with the prompt's last whole block, so that its state can be saved.
                     let whole = s.request.prompt.len().saturating_sub(1) / BLOCK_SIZE * BLOCK_SIZE;
@@ -576,10 +603,14 @@ impl Worker {
         if !self.options.prefix_cache {
             return;
         }
+        let unit = self.unit();
         for item in &self.step {
             let s = &mut self.running[item.at];
             let computed = self.session.len(s.slot).min(s.tokens.len());
-            while let Some(tokens) = s.tokens[..computed].chunks_exact(BLOCK_SIZE).nth(s.published) {
+            // Tokens that were generated one by one have other bits than those of a prompt.
+            let whole = if self.options.deterministic { s.request.prompt.len() / unit * unit } else { computed };
+            let whole = whole.min(computed);
+            while let Some(tokens) = s.tokens[..whole].chunks_exact(BLOCK_SIZE).nth(s.published) {
                 s.hash = self.hasher.next(s.hash, tokens);
                 self.session.publish(s.slot, s.published, s.hash);
                 s.published += 1;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{FileBytes, GgufFile, TensorType, Value, ValueType};
 use crate::error::{LlmError, Result};
+use crate::files::without_links;
 
 /// The alignment of tensor data, GGUF's default.
 const ALIGNMENT: usize = 32;
@@ -51,6 +52,7 @@ impl GgufWriter {
 
     /// Opens the file that is renamed at the end.
     fn open(path: PathBuf, sizes: Vec<usize>) -> Result<GgufWriter> {
+        let path = without_links(&path).map_err(|reason| failed(&path, reason))?;
         // The finished file takes the place of what is there, which must not be a device or a pipe.
         if std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
             let reason = Error::new(ErrorKind::InvalidInput, "it is not a regular file");

@@ -129,7 +129,7 @@ pub(crate) trait Keys {
     fn above(&self, key: &str, limit: f64) -> Result<Option<f64>> {
         match self.float(key)? {
             Some(v) if !(v.is_finite() && v > limit) => {
-                Err(self.bad(key, format!("is {v}, but must be greater than {limit}")))
+                Err(self.bad(key, format!("is {}, but must be greater than {limit}", shown(v))))
             }
             value => Ok(value),
         }
@@ -138,6 +138,14 @@ pub(crate) trait Keys {
     /// As [`Keys::above`] 0, but required.
     fn positive(&self, key: &str) -> Result<f64> {
         self.above(key, 0.0)?.ok_or_else(|| self.missing(key))
+    }
+}
+
+/// A number for a message: in full unless it is very large or very small.
+pub(crate) fn shown(number: f64) -> String {
+    match number.abs() {
+        0.0 | 1e-6..1e15 => number.to_string(),
+        _ => format!("{number:e}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::models::config::{Keys, MAX_LAYERS, MAX_SIZE};
+use crate::models::scales::check_factor;
 
 /// How an architecture chooses experts where its files do not say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,12 +105,14 @@ impl Experts {
             let reason = format!("is {groups_used}, which leaves fewer experts than the {used} that a token uses");
             return Err(keys.bad(names.groups_used, reason));
         }
+        let scale = keys.float(names.scale)?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
+        check_factor(keys, names.scale, scale)?;
         Ok(Some(Experts {
             count,
             used,
             ffn,
             normalized: normalized.unwrap_or(default),
-            scale: keys.float(names.scale)?.filter(|scale| *scale != 0.0).unwrap_or(1.0) as f32,
+            scale: scale as f32,
             shared: shared.map(|n| n.min(MAX_SIZE as u64) as usize),
             shared_gate: rule.shared_gate,
             sigmoid: rule.sigmoid,

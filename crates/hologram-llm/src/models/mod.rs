@@ -6,7 +6,7 @@ mod cohere2;
 pub(crate) mod config;
 mod config_gguf;
 pub(crate) mod config_json;
-mod config_unknown;
+pub(crate) mod config_unknown;
 pub(crate) mod decoder;
 mod deepseek;
 mod encoders;

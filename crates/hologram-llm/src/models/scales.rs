@@ -2,7 +2,7 @@
 
 use crate::error::{LlmError, Result};
 use crate::models::Architecture;
-use crate::models::config::Keys;
+use crate::models::config::{Keys, shown};
 
 /// A factor or cap that a file may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,20 @@ impl Default for Scales {
     }
 }
 
+/// The greatest factor accepted, far above that of any model.
+const MAX_FACTOR: f64 = 1e9;
+
+/// Rejects a factor that makes all numbers 0 or infinite.
+pub(crate) fn check_factor(keys: &dyn Keys, key: &str, factor: f64) -> Result<()> {
+    let bound = match factor {
+        f if f > MAX_FACTOR => format!("at most {MAX_FACTOR:e}"),
+        f if f >= MAX_FACTOR.recip() => return Ok(()),
+        f if f > 0.0 => format!("at least {:e}", MAX_FACTOR.recip()),
+        _ => "greater than 0".into(),
+    };
+    Err(keys.bad(key, format!("is {}, but must be {bound}", shown(factor))))
+}
+
 /// The keys of a kind of file that change a model's numbers.
 pub(crate) struct ScaleKeys {
     /// Scales by key. A key may mean another scale in another architecture.
@@ -111,9 +125,7 @@ impl Scales {
         for (scale, key) in names.known.iter().filter(|(scale, _)| architecture.scales.contains(scale)) {
             seen.push(*key);
             let Some(value) = keys.float(key)?.filter(|v| *v != 0.0) else { continue };
-            if !(value.is_finite() && value > 0.0) {
-                return Err(keys.bad(key, format!("is {value}, but must be greater than 0")));
-            }
+            check_factor(keys, key, value)?;
             match scale {
                 Scale::Embedding => scales.embedding = value as f32,
                 Scale::Residual => scales.residual = value as f32,
@@ -135,12 +147,12 @@ impl Scales {
                 _ => (near(value, 1.0), String::new()),
             };
             if value != 0.0 && !neutral {
-                return Err(only(format!("{} {value}", keys.full(key)), supported));
+                return Err(only(format!("{} {}", keys.full(key), shown(value)), supported));
             }
         }
         for key in names.unknown.iter().filter(|key| !seen.contains(key)) {
             if let Some(factor) = keys.float(key)?.filter(|factor| *factor != 1.0) {
-                return Err(only(format!("{} {factor}", keys.full(key)), String::new()));
+                return Err(only(format!("{} {}", keys.full(key), shown(factor)), String::new()));
             }
         }
         Ok(scales)

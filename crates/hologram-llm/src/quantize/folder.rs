@@ -243,10 +243,12 @@ pub(super) fn quantize(
     names.extend(computed.iter().map(|(name, shape, _)| (name.to_string(), shape.clone())));
     let forms: Vec<Vec<Form>> = wanted.iter().map(|tensor| forms(&config, tensor, !has_output)).collect();
     names.extend(forms.iter().flatten().map(|form| (form.name.clone(), form.shape.clone())));
-    options.check_names(folder.path(), names.iter().map(|(name, _)| name.as_str()))?;
+    let all: Vec<(&str, &[usize])> = names.iter().map(|(name, shape)| (name.as_str(), &shape[..])).collect();
+    options.check_names(folder.path(), &all)?;
     let mut tensors = Vec::with_capacity(names.len());
     for (name, shape) in names {
-        let chosen = options.kept(&name).or_else(|| facts.choose(options.recipe, &name, &shape)).unwrap_or(DType::F32);
+        let chosen =
+            options.kept(&name, &shape).or_else(|| facts.choose(options.recipe, &name, &shape)).unwrap_or(DType::F32);
         let ty = TensorType::of(chosen)
             .ok_or_else(|| unsupported(folder, format!("writing tensor {name} as {}", chosen.name())))?;
         tensors.push(NewTensor { name, shape, ty });

@@ -135,6 +135,25 @@ pub(super) fn forms(config: &Config, wanted: &Wanted, tied: bool) -> Vec<Form> {
     }
 }
 
+/// The tensors of a GGUF file that are multiplied with the same columns as a folder's weight, each with the order of
+/// these columns if it is another.
+pub(super) fn measured(
+    config: &Config,
+    name: &str,
+    experts: usize,
+    columns: usize,
+) -> Vec<(String, Option<Vec<usize>>)> {
+    let weight = match experts {
+        0 | 1 => Wanted { name: name.into(), kind: Kind::Matrix, shape: vec![0, columns] },
+        _ => Wanted { name: name.into(), kind: Kind::Experts, shape: vec![experts, 0, columns] },
+    };
+    let of_form = |form: Form| match form.make {
+        Make::Rows(RowsOf { columns, .. }) => (form.name, columns),
+        Make::All(_) => (form.name, None),
+    };
+    joined(config, vec![weight]).iter().flat_map(|weight| forms(config, weight, false)).map(of_form).collect()
+}
+
 fn with_factor(mut form: Form, factor: f32) -> Form {
     if let (Make::Rows(rows), true) = (&mut form.make, factor != 1.0) {
         rows.factor = Some(factor);

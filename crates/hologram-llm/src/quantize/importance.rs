@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 
 use hologram_backends::DType;
 
+use super::forms::measured;
 use crate::error::{LlmError, Result};
+use crate::files::ModelFiles;
 use crate::gguf::{GgufFile, GgufWriter, NewTensor, Strings, TensorType, Value, ValueType};
 use crate::model::Model;
 use crate::perplexity::check_window;
 use crate::session::SessionOptions;
+use crate::weights::fused_experts;
 
 /// The importance of the columns of a model's matrices, as `llama-imatrix` writes it to GGUF files.
 #[derive(Debug)]
@@ -134,11 +137,39 @@ impl Model {
                 return Err(LlmError::BadFile { path: self.config().name.clone().into(), reason });
             }
         }
-        Ok(progress(all, all).is_continue().then_some(sums))
+        Ok(progress(all, all).is_continue().then(|| sums.renamed(self)))
     }
 }
 
 impl ImportanceSums {
+    /// Under the names, and with the columns in the order, that GGUF files of the model have.
+    fn renamed(self, model: &Model) -> ImportanceSums {
+        let in_file = |name: &str, experts: usize, columns: usize| match model.files() {
+            Some(ModelFiles::Folder(_)) => measured(model.config(), name, experts, columns),
+            Some(ModelFiles::Gguf(file)) => {
+                let fused = fused_experts(name).map(|(fused, _)| fused);
+                let fused = fused.filter(|fused| file.tensor_opt(name).is_none() && file.tensor_opt(fused).is_some());
+                vec![(fused.unwrap_or_else(|| name.into()), None)]
+            }
+            None => vec![(name.into(), None)],
+        };
+        let mut weights = BTreeMap::new();
+        for (name, (sums, counts)) in self.weights {
+            let columns = sums.len() / counts.len().max(1);
+            for (name, order) in in_file(&name, counts.len(), columns) {
+                let sums = match order {
+                    None => sums.clone(),
+                    Some(order) => {
+                        let of_expert = |own: &[f64]| order.iter().map(|i| own[*i]).collect::<Vec<_>>();
+                        sums.chunks_exact(columns.max(1)).flat_map(of_expert).collect()
+                    }
+                };
+                weights.insert(name, (sums, counts.clone()));
+            }
+        }
+        ImportanceSums { weights, ..self }
+    }
+
     /// The number of weights.
     pub fn len(&self) -> usize {
         self.weights.len()

@@ -31,6 +31,7 @@ pub struct QuantizeOptions {
     /// Weights of the elements' errors.
     pub importance: Option<Importance>,
     /// Types of the tensors whose names match a pattern, in which `*` stands for any text; the first match counts.
+    /// Vectors take plain types alone.
     pub keep: Vec<(String, DType)>,
     /// Worker threads; at least 1.
     pub threads: usize,
@@ -57,7 +58,7 @@ pub struct Quantized {
 }
 
 /// Tensors that programs which write importance matrices do not measure.
-pub const UNMEASURED: [&str; 2] = ["token_embd.weight", "output.weight"];
+pub const UNMEASURED: [&str; 3] = ["token_embd.weight", "per_layer_token_embd.weight", "output.weight"];
 
 /// The files of a model to quantize.
 #[derive(Clone, Copy)]
@@ -112,15 +113,20 @@ pub fn quantize<'a>(
 }
 
 impl QuantizeOptions {
-    /// Checks that each exception is for one of these tensors.
-    fn check_names<'a>(&self, path: &Path, names: impl Iterator<Item = &'a str> + Clone) -> Result<()> {
-        let unused = |(pattern, _): &&(String, DType)| !names.clone().any(|name| matches(pattern, name));
-        match self.keep.iter().find(unused) {
-            None => Ok(()),
-            Some((pattern, _)) => {
-                Err(bad(path, format!("no tensor's name matches {pattern}; `hologram inspect` lists the names")))
+    /// Checks that each exception is for one of these tensors, of which each has a name and a shape.
+    fn check_names<'a>(&self, path: &Path, tensors: &[(&'a str, &'a [usize])]) -> Result<()> {
+        for (pattern, format) in &self.keep {
+            let mut matched = tensors.iter().filter(|(name, _)| matches(pattern, name)).peekable();
+            if matched.peek().is_none() {
+                let reason = format!("no tensor's name matches {pattern}; `hologram inspect` lists the names");
+                return Err(bad(path, reason));
+            }
+            if !matched.any(|(_, shape)| can_be(shape, *format)) {
+                let reason = format!("{pattern} matches only vectors, which cannot be {format}: give F32, F16 or BF16");
+                return Err(bad(path, reason));
             }
         }
+        Ok(())
     }
 
     /// Checks the lengths of the importance matrix's entries, and gives the names of the quantized tensors that have
@@ -140,8 +146,9 @@ impl QuantizeOptions {
     }
 
     /// The type of the first exception for a tensor.
-    fn kept(&self, name: &str) -> Option<DType> {
-        self.keep.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, format)| *format)
+    fn kept(&self, name: &str, shape: &[usize]) -> Option<DType> {
+        let mut found = self.keep.iter().filter(|(pattern, _)| matches(pattern, name)).map(|(_, format)| *format);
+        found.next().filter(|format| can_be(shape, *format))
     }
 }
 
@@ -155,12 +162,12 @@ fn quantize_file(
     if let Some(kind) = file.get_opt::<&str>("general.type")?.filter(|kind| *kind != "model") {
         return Err(bad(file.path(), format!("is of type {kind}, not a model")));
     }
-    let names: Vec<&str> = file.tensors().map(|tensor| tensor.name()).collect();
-    options.check_names(file.path(), names.into_iter())?;
+    let names: Vec<(&str, &[usize])> = file.tensors().map(|tensor| (tensor.name(), tensor.shape())).collect();
+    options.check_names(file.path(), &names)?;
     let facts = Facts::of(file, options.importance.is_some());
     let mut tensors = Vec::new();
     for tensor in file.tensors() {
-        let chosen = options.kept(tensor.name());
+        let chosen = options.kept(tensor.name(), tensor.shape());
         let chosen = chosen.or_else(|| facts.choose(options.recipe, tensor.name(), tensor.shape()));
         // I2_S belongs to other programs; its values are written as F16 where nothing is chosen.
         let chosen = chosen.or_else(|| tensor.ty().is_i2_s().then_some(DType::F16));
@@ -315,6 +322,11 @@ impl<'a> Output<'a> {
         self.writer.finish()?;
         Ok(self.result)
     }
+}
+
+/// Whether a tensor can be written in a type: vectors, such as norms, are small and much depends on them.
+fn can_be(shape: &[usize], format: DType) -> bool {
+    shape.len() > 1 || format.block_len() == 1
 }
 
 /// Whether a name matches a pattern in which `*` stands for any text.

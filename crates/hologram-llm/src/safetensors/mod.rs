@@ -11,6 +11,7 @@ mod quantized;
 pub(crate) mod ternary;
 mod weights;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::error::{LlmError, Result};
 use crate::files::open_regular;
 use crate::models::config::{Config, Keys};
 use crate::models::config_json::{self, JsonKeys, Ternary};
+use crate::models::config_unknown;
 pub use map::Dtype;
 use map::Entry;
 pub(crate) use map::Shard;
@@ -126,7 +128,17 @@ impl Folder {
         // Relative paths such as "." or "model/" lack a useful name.
         let full = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         let name = own.map(String::from).or_else(|| name_of_folder(&full)).unwrap_or_else(|| "unnamed".into());
-        Config::from_json(&self.config_path, name, &self.config)
+        let settings = self.settings();
+        let config = Config::from_json(&self.config_path, name, &settings)?;
+        let keys = JsonKeys { path: &self.config_path, prefix: "", object: &settings };
+        let tensors: Vec<FolderTensor<'_>> = self.tensors().collect();
+        config_unknown::reject_tensors(&keys, &config, &tensors)?;
+        Ok(config)
+    }
+
+    /// `config.json`, or its part for text with the keys of the whole.
+    fn settings(&self) -> Cow<'_, Map<String, Value>> {
+        config_json::text_part(&self.config).map_or(Cow::Borrowed(&self.config), Cow::Owned)
     }
 
     /// All tensors, by file and in the order of their bytes.

@@ -1,5 +1,6 @@
 //! The weights of a folder, under their GGUF names.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -9,6 +10,7 @@ use half::{bf16, f16};
 use hologram_backends::{Buffer, DType, ForeignMemory};
 use hologram_core::{Executor, Tensor};
 use hologram_isa::Type;
+use serde_json::{Map, Value};
 
 use super::map::Entry;
 use super::{Folder, ternary};
@@ -26,6 +28,8 @@ pub(crate) struct FolderWeights<'a> {
     pub(super) names: &'a FolderNames,
     /// Each file's bytes as device memory, if the device shares host memory.
     shared: Vec<Option<Buffer>>,
+    /// `config.json`, or its part for text.
+    settings: Cow<'a, Map<String, Value>>,
     ternary: Option<Ternary>,
     /// `tie_word_embeddings`: whether the output matrix is the embedding.
     tied: Option<bool>,
@@ -50,7 +54,7 @@ impl<'a> FolderWeights<'a> {
             Ok(Some(backend.wrap(ForeignMemory::from_owner(shard.map.clone()))?))
         };
         let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
-        let tied = folder.config.get("tie_word_embeddings").and_then(serde_json::Value::as_bool);
+        let tied = folder.config.get("tie_word_embeddings").and_then(Value::as_bool);
         let (scales, taken) = (RefCell::default(), RefCell::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
         // Models of text and images have one more level.
@@ -59,7 +63,18 @@ impl<'a> FolderWeights<'a> {
             folder.find(&name).is_some()
         });
         let base = base.unwrap_or(names.base);
-        Ok(FolderWeights { executor, folder, names, shared, ternary: folder.ternary()?, tied, scales, taken, base })
+        Ok(FolderWeights {
+            executor,
+            folder,
+            names,
+            settings: folder.settings(),
+            shared,
+            ternary: folder.ternary()?,
+            tied,
+            scales,
+            taken,
+            base,
+        })
     }
 
     /// A tensor by its name in the folder, with the index of its file.
@@ -371,8 +386,8 @@ impl Weights for FolderWeights<'_> {
     /// Biases; `config.json` may require or exclude them.
     fn optional_vector(&self, ours: &str, len: usize) -> Result<Option<Tensor>> {
         let name = self.name_of(ours);
-        let key = if name.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
-        let expected = self.folder.config.get(key).and_then(serde_json::Value::as_bool);
+        let key = if ours.contains(".ffn_") { "mlp_bias" } else { "attention_bias" };
+        let expected = self.settings.get(key).and_then(Value::as_bool);
         let expected = expected.filter(|_| self.names.output_bias || !name.contains(".o_proj."));
         match (expected, self.folder.find(&name)) {
             (Some(false), Some((shard, _))) => {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::json::named_token;
-use super::to_gguf::{CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, adds_space};
+use super::to_gguf::{CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, adds_space, padding};
 use crate::gguf::{Strings, ValueType};
 use crate::quantize::metadata::Stored;
 
@@ -24,7 +24,7 @@ pub(super) fn of(
 ) -> Result<Vec<(&'static str, Stored)>, String> {
     let model = &spec["model"];
     let pieces = model["type"] == "WordPiece";
-    let mut tokens: Vec<Token> = (0..rows).map(|i| (format!("[PAD{i}]"), UNUSED)).collect();
+    let mut tokens: Vec<Token> = (0..rows).map(|i| (padding(i), UNUSED)).collect();
     let mut scores = vec![0.0f32; rows];
     let mut place = |id: Option<u64>, text: &str, ty: i32, score: f32| -> Result<(), String> {
         let id = id.and_then(|id| usize::try_from(id).ok()).ok_or_else(|| format!("the token {text:?} has no id"))?;

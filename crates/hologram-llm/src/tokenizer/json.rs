@@ -149,14 +149,15 @@ impl Tokenizer {
             return Err(fail(format!("the vocabulary has {count} tokens")));
         }
         let mut texts = vec![""; count];
+        // Numbers may be left out.
+        let mut types = vec![TokenType::Unused; count];
+        let falls_back = spelling == Spelling::Spaces && has_decoder(&spec["decoder"], "ByteFallback");
         for (text, &id) in &vocabulary {
+            let is_byte = falls_back && spm::token_byte(text.as_bytes()).is_some();
             texts[id as usize] = text;
+            types[id as usize] = if is_byte { TokenType::Byte } else { TokenType::Normal };
         }
         let tokens = Strings::from_texts(&texts).map_err(|reason| LlmError::Io { path: path.into(), reason })?;
-        let falls_back = spelling == Spelling::Spaces && has_decoder(&spec["decoder"], "ByteFallback");
-        let byte = |text: &&str| falls_back && spm::token_byte(text.as_bytes()).is_some();
-        let mut types: Vec<TokenType> =
-            texts.iter().map(|t| if byte(t) { TokenType::Byte } else { TokenType::Normal }).collect();
         for (id, token) in inner.get_added_tokens_decoder() {
             if let Some(ty) = types.get_mut(id as usize) {
                 *ty = if token.special { TokenType::Control } else { TokenType::UserDefined };

@@ -394,6 +394,10 @@ impl Tokenizer {
     fn append_bytes(&self, id: u32, show_control: bool, out: &mut Vec<u8>) -> bool {
         let (Some(text), Some(ty)) = (self.tokens.get(id as usize), self.types.get(id as usize)) else { return false };
         match (ty, self.spelling) {
+            // A number without a token, or what a GGUF file has in its place.
+            (TokenType::Unused, _) if text.is_empty() || text == to_gguf::padding(id as usize).as_bytes() => {
+                return false;
+            }
             (TokenType::Control, _) if !show_control => {}
             (TokenType::Control, _) => out.extend_from_slice(text),
             // As SentencePiece prints it: a double question mark between spaces.

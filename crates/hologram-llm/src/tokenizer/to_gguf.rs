@@ -20,6 +20,11 @@ pub(super) const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
+/// The text of a row of the embedding without a token, as llama.cpp's converter writes it.
+pub(super) fn padding(row: usize) -> String {
+    format!("[PAD{row}]")
+}
+
 /// The keys for a folder's tokenizer with the end tokens of its settings, for an embedding of `rows` rows; none where
 /// the folder has no `tokenizer.json`.
 ///
@@ -71,7 +76,7 @@ pub(crate) fn of_folder(folder: &Path, ends: &[u32], rows: usize) -> Result<Meta
         };
     }
     let texts: Vec<String> =
-        texts.into_iter().enumerate().map(|(i, text)| text.unwrap_or_else(|| format!("[PAD{i}]"))).collect();
+        texts.into_iter().enumerate().map(|(i, text)| text.unwrap_or_else(|| padding(i))).collect();
     let mut merges = Vec::new();
     for merge in model["merges"].as_array().map_or(&[][..], Vec::as_slice) {
         let pair = match merge {

@@ -105,8 +105,9 @@ impl Copy {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("hologram-folders-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        for file in std::fs::read_dir(fixture(name)).unwrap() {
-            let file = file.unwrap().path();
+        let entries = std::fs::read_dir(fixture(name)).unwrap().map(|entry| entry.unwrap().path());
+        // Folders of modules are left out.
+        for file in entries.filter(|path| path.is_file()) {
             std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
         }
         Copy(folder)

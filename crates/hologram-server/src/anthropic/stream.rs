@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{error, stop_reason, usage};
 use crate::job;
-use crate::reply::{Delta, Splitter};
+use crate::reply::{Delta, LastCall, Splitter};
 use crate::stream::{Writer, named};
 
 /// Writes a message as events.
@@ -14,6 +14,7 @@ pub struct Events {
     id: String,
     model: String,
     splitter: Splitter,
+    last_call: LastCall,
     prompt_tokens: usize,
     /// The open block: its number and type.
     open: Option<(usize, &'static str)>,
@@ -24,7 +25,7 @@ pub struct Events {
 impl Events {
     /// A message that begins.
     pub fn new(id: String, model: String, splitter: Splitter, prompt_tokens: usize) -> Events {
-        Events { id, model, splitter, prompt_tokens, open: None, blocks: 0 }
+        Events { id, model, splitter, last_call: LastCall::default(), prompt_tokens, open: None, blocks: 0 }
     }
 
     fn begin(&mut self, kind: &'static str, block: Value, out: &mut String) {
@@ -55,6 +56,7 @@ impl Events {
 
     fn deltas(&mut self, deltas: Vec<Delta>, out: &mut String) {
         for delta in deltas {
+            self.last_call.note(&delta);
             match delta {
                 Delta::Thought(text) => {
                     let empty = json!({ "type": "thinking", "thinking": "", "signature": "" });
@@ -111,7 +113,11 @@ impl Writer for Events {
                     self.begin("text", json!({ "type": "text", "text": "" }), out);
                 }
                 self.close(out);
-                let reason = stop_reason(Some(reason), stop.as_deref(), self.splitter.has_calls());
+                // What was sent of a call cannot be taken back, so even a text that ends the reply in it is a limit.
+                let reason = match self.last_call.is_cut(reason) {
+                    true => "max_tokens",
+                    false => stop_reason(Some(reason), stop.as_deref(), self.splitter.has_calls()),
+                };
                 let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
                 event("message_delta", json!({ "delta": delta, "usage": usage(numbers) }), out);
                 event("message_stop", json!({}), out);

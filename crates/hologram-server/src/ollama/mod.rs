@@ -1,4 +1,4 @@
-//! Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/show`, `/api/version`.
+//! Ollama's interface: `/api/chat`, `/api/generate`, `/api/tags`, `/api/ps`, `/api/show`, `/api/version`.
 
 mod keep;
 mod request;
@@ -240,6 +240,30 @@ pub fn tags(call: &Call) -> Result<Response<Body>> {
     let all = call.shared.models()?.list();
     let models: Vec<Value> =
         all.flat_map(|summary| summary.names.iter().map(|name| model(&summary, name)).collect::<Vec<_>>()).collect();
+    Ok(body::json(StatusCode::OK, &json!({ "models": models })))
+}
+
+/// How long a model stays that is not unloaded for being idle, as in Ollama: the longest time of the language it is
+/// written in, some 292 years.
+const FOR_EVER: Duration = Duration::from_nanos(i64::MAX as u64);
+
+/// `GET /api/ps`: the models in memory, and when each is unloaded unless it is used again.
+///
+/// # Errors
+/// 503 while loading.
+pub fn running(call: &Call) -> Result<Response<Body>> {
+    let model = |(summary, left): (Summary, Option<Duration>)| {
+        let served = summary.loaded.as_ref()?;
+        let (model, name) = (served.engine.model(), &summary.names[0]);
+        let on_gpu = !matches!(model.executor().info().backend.name(), "cpu" | "reference");
+        let bytes = model.weight_bytes();
+        let expires = now().saturating_add(left.unwrap_or(FOR_EVER).as_secs());
+        Some(json!({
+            "name": name, "model": name, "size": bytes, "size_vram": if on_gpu { bytes } else { 0 }, "digest": "",
+            "details": details(summary.family), "expires_at": timestamp(expires), "context_length": served.context,
+        }))
+    };
+    let models: Vec<Value> = call.shared.models()?.running().filter_map(model).collect();
     Ok(body::json(StatusCode::OK, &json!({ "models": models })))
 }
 

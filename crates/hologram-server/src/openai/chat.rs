@@ -11,7 +11,7 @@ use crate::fields::Fields;
 use crate::job::{self, Text};
 use crate::options::Limits;
 use crate::params::{self, MAX_TOKENS, Params};
-use crate::reply::{Delta, Splitter, drop_cut};
+use crate::reply::{Delta, LastCall, Splitter, drop_cut};
 use crate::routes::{Call, model_name};
 use crate::served::Served;
 use crate::stream::{Writer, data, sse};
@@ -36,7 +36,12 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     let (id, created, model) = (ready.shared.new_id("chatcmpl-"), now(), ready.model.names[0].clone());
     let replies = job::submit(ready, requests, names).await?;
     if stream {
-        let replied = |_| Choice { splitter: splitter.clone(), began: false, logprobs: Vec::new() };
+        let replied = |_| Choice {
+            splitter: splitter.clone(),
+            last_call: LastCall::default(),
+            began: false,
+            logprobs: Vec::new(),
+        };
         let choices = (0..params.n).map(replied).collect();
         let wants_logprobs = params.logprobs.is_some();
         let total = Total::default();
@@ -133,6 +138,7 @@ struct Chunks {
 
 struct Choice {
     splitter: Splitter,
+    last_call: LastCall,
     /// Whether the first chunk, which has the role, was sent.
     began: bool,
     /// Of tokens whose text was not sent yet.
@@ -155,6 +161,7 @@ impl Chunks {
 
     fn deltas(&mut self, index: usize, deltas: Vec<Delta>, out: &mut String) {
         for delta in deltas {
+            self.choices[index].last_call.note(&delta);
             let delta = match delta {
                 Delta::Answer(text) => json!({ "content": text }),
                 Delta::Thought(text) => json!({ "reasoning_content": text }),
@@ -184,8 +191,13 @@ impl Writer for Chunks {
                 let rest = self.choices[index].splitter.finish(Some(reason));
                 self.deltas(index, rest, out);
                 self.total.add(usage, index == 0);
-                let reason = finish_reason(Some(reason));
-                let reason = if self.choices[index].splitter.has_calls() { called(reason) } else { reason };
+                let choice = &self.choices[index];
+                // What was sent of a call cannot be taken back, so even a text of `stop` in it is a limit.
+                let reason = match finish_reason(Some(reason)) {
+                    _ if choice.last_call.is_cut(reason) => "length",
+                    reason if choice.splitter.has_calls() => called(reason),
+                    reason => reason,
+                };
                 self.delta(index, json!({}), Some(reason), out);
             }
             Event::Failed(failure) => data(&job::failed(&failure).openai(), out),

@@ -11,6 +11,8 @@ pub struct Items {
     key: String,
     done: Vec<Value>,
     open: Option<Item>,
+    /// Whether the last item was left out.
+    dropped: bool,
     /// Events so far.
     sequence: usize,
 }
@@ -57,7 +59,7 @@ impl Item {
 impl Items {
     /// No items. `key` makes their ids unique.
     pub fn new(key: String) -> Items {
-        Items { key, done: Vec::new(), open: None, sequence: 0 }
+        Items { key, done: Vec::new(), open: None, dropped: false, sequence: 0 }
     }
 
     /// The complete items.
@@ -150,9 +152,18 @@ impl Items {
         self.send("response.output_item.done", json!({ "output_index": index, "item": value }), out);
     }
 
+    /// Ends the last item, a call that was cut off within its arguments. The response lacks it: half of a call must not
+    /// be made. A stream, which has sent its beginning, says that it is incomplete.
+    pub fn drop_call(&mut self, out: &mut String) {
+        let Some(item) = self.open.take_if(|item| matches!(item.kind, Kind::Call { .. })) else { return };
+        let event = json!({ "output_index": self.done.len(), "item": item.value("incomplete") });
+        self.send("response.output_item.done", event, out);
+        self.dropped = true;
+    }
+
     /// Ends the last item; a response has at least one.
     pub fn end(&mut self, status: &str, out: &mut String) {
-        if self.done.is_empty() && self.open.is_none() {
+        if self.done.is_empty() && self.open.is_none() && !self.dropped {
             self.begin(Kind::Message, out);
         }
         self.close(status, out);

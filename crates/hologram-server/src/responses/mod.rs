@@ -11,7 +11,7 @@ use crate::body::{self, Body};
 use crate::error::Result;
 use crate::job::{self, Replies};
 use crate::openai::now;
-use crate::reply::Splitter;
+use crate::reply::{Delta, LastCall, Splitter};
 use crate::routes::{Call, model_name};
 use crate::stream::{Writer, sse};
 use crate::talk::Talk;
@@ -34,6 +34,7 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
         model: ready.model.names[0].clone(),
         echo,
         splitter,
+        last_call: LastCall::default(),
         items: Items::new(shared.new_id("")),
         last: Value::Null,
     };
@@ -66,12 +67,20 @@ struct Output {
     /// What the response repeats of the request.
     echo: Map<String, Value>,
     splitter: Splitter,
+    last_call: LastCall,
     items: Items,
     /// The whole response, at the end.
     last: Value,
 }
 
 impl Output {
+    fn add(&mut self, deltas: Vec<Delta>, out: &mut String) {
+        for delta in deltas {
+            self.last_call.note(&delta);
+            self.items.add(delta, out);
+        }
+    }
+
     fn response(&self, status: &str) -> Value {
         let mut response = json!({
             "id": self.id,
@@ -101,16 +110,18 @@ impl Writer for Output {
             }
             Event::Prompt { .. } => {}
             Event::Token { text, .. } => {
-                for delta in self.splitter.push(&text) {
-                    self.items.add(delta, out);
-                }
+                let deltas = self.splitter.push(&text);
+                self.add(deltas, out);
             }
             Event::Finished { reason, usage, .. } => {
-                for delta in self.splitter.finish(Some(reason)) {
-                    self.items.add(delta, out);
-                }
-                let complete = matches!(reason, Finish::EndOfText | Finish::Stop);
+                let deltas = self.splitter.finish(Some(reason));
+                self.add(deltas, out);
+                let cut = self.last_call.is_cut(reason);
+                let complete = matches!(reason, Finish::EndOfText | Finish::Stop) && !cut;
                 let status = if complete { "completed" } else { "incomplete" };
+                if cut {
+                    self.items.drop_call(out);
+                }
                 self.items.end(status, out);
                 let mut response = self.response(status);
                 if !complete {

@@ -20,6 +20,8 @@ pub(crate) struct LatentAttention {
     /// Per head what turns the part of queries that is not rotated to the latent vectors, `[heads * rank, plain]`, and
     /// the mean of latent vectors to values, `[heads * value, rank]`.
     absorbed: [Tensor; 2],
+    /// Their names in GGUF files.
+    names: [String; 2],
     /// The numbers of the heads, `[1, heads]`.
     heads: Tensor,
     output: Linear,
@@ -79,6 +81,7 @@ impl LatentAttention {
             kv: l.linear("attn_kv_a_mqa", rank + rotated, c.width, false)?,
             kv_norm: l.factors("attn_kv_a_norm", rank)?,
             absorbed,
+            names: ["attn_k_b", "attn_v_b"].map(|name| l.name(name, "weight")),
             heads: Tensor::from_slice(executor, &[1, c.heads], &numbers)?,
             output: l.linear("attn_output", c.width, c.heads * value, false)?,
             q,
@@ -114,15 +117,11 @@ impl Block for LatentAttention {
         if factor != 1.0 {
             of_rotated = g.mul_scalar(of_rotated, factor.into())?;
         }
-        let of_heads = |weight| ExpertWeight {
-            name: "",
-            weight,
-            bias: None,
-            ids: (numbers, c.heads),
-            used: c.heads,
-            own_inputs: true,
+        let of_heads = |i: usize| {
+            let (name, weight) = (self.names[i].as_str(), &self.absorbed[i]);
+            ExpertWeight { name, weight, bias: None, ids: (numbers, c.heads), used: c.heads, own_inputs: true }
         };
-        let of_latent = step.linears.of_experts(g, of_plain, &of_heads(&self.absorbed[0]), rows)?;
+        let of_latent = step.linears.of_experts(g, of_plain, &of_heads(0), rows)?;
         let of_latent = g.reshape(of_latent, &[tokens, c.heads.into(), rank.into()])?;
         let q = g.cat(&[of_rotated, of_latent], 2)?;
         let latent = g.slice(kv, 1, 0, rank)?;
@@ -149,7 +148,7 @@ impl Block for LatentAttention {
         let a = g.slice(a, 2, rotated, rotated + rank)?;
         let a = g.copy(a)?;
         let a = g.reshape(a, &[tokens, (c.heads * rank).into()])?;
-        let y = step.linears.of_experts(g, a, &of_heads(&self.absorbed[1]), rows)?;
+        let y = step.linears.of_experts(g, a, &of_heads(1), rows)?;
         let y = g.reshape(y, &[tokens, (c.heads * value).into()])?;
         step.linear(y, &self.output)
     }

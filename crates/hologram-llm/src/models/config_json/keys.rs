@@ -32,6 +32,14 @@ impl<'a> JsonKeys<'a> {
         Err(self.bad(key, format!("is {kind}, but must be {expected}")))
     }
 
+    /// A number that `f32` can hold.
+    fn fits(&self, key: &str, number: f64) -> Result<f64> {
+        match (number as f32).is_finite() {
+            true => Ok(number),
+            false => Err(self.bad(key, format!("is {number:e}, which does not fit in f32"))),
+        }
+    }
+
     /// A string; `None` where the key is missing.
     pub fn string(&self, key: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
@@ -67,8 +75,9 @@ impl<'a> JsonKeys<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Array(list)) => {
-                let numbers: Option<Vec<f32>> = list.iter().map(|v| Some(v.as_f64()? as f32)).collect();
-                numbers.map(Some).ok_or_else(|| self.bad(key, "must be a list of numbers".into()))
+                let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
+                let numbers = numbers.ok_or_else(|| self.bad(key, "must be a list of numbers".into()))?;
+                numbers.into_iter().map(|v| self.fits(key, v).map(|v| v as f32)).collect::<Result<_>>().map(Some)
             }
             Some(other) => self.wrong(key, other, "a list"),
         }
@@ -124,7 +133,7 @@ impl Keys for JsonKeys<'_> {
         match self.get(key) {
             None => Ok(None),
             Some(value) => match value.as_f64() {
-                Some(f) => Ok(Some(f)),
+                Some(f) => self.fits(key, f).map(Some),
                 None => self.wrong(key, value, "a number"),
             },
         }

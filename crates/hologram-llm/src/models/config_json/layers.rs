@@ -8,7 +8,7 @@ use crate::models::blocks::SWIGLU_LIMIT;
 use crate::models::config::{Config, Keys, MAX_LAYERS, MAX_SIZE};
 use crate::models::experts::{ExpertKeys, named_count};
 use crate::models::recurrent::Mixer;
-use crate::models::scales::Multipliers;
+use crate::models::scales::{Multipliers, check_factor};
 use crate::models::{Architecture, Experts, HeadSizes, Multiplier, StateRule, Windows};
 
 /// Experts in `config.json`.
@@ -76,10 +76,12 @@ pub(super) fn adjusted_ffn(keys: &JsonKeys<'_>, config: &mut Config) -> Result<(
 /// The types of layers with a state instead of attention.
 const RECURRENT_TYPES: [&str; 3] = ["conv", "linear_attention", "mamba"];
 
+/// The key of those types.
+pub(super) const LAYER_TYPES: &str = "layers_block_type";
+
 /// The types of the layers that are one block, where a model has such.
 pub(super) fn single_blocks(keys: &JsonKeys<'_>) -> Result<Option<Vec<&'static str>>> {
     const PATTERN: &str = "hybrid_override_pattern";
-    const LIST: &str = "layers_block_type";
     let kind = |name: &str| match name {
         "M" | "mamba" | "linear_attention" => Some("mamba"),
         "*" | "attention" | "full_attention" => Some("attention"),
@@ -87,9 +89,9 @@ pub(super) fn single_blocks(keys: &JsonKeys<'_>) -> Result<Option<Vec<&'static s
         "E" | "moe" => Some("moe"),
         _ => None,
     };
-    let (key, names) = match (keys.string(PATTERN)?, keys.strings(LIST)?) {
+    let (key, names) = match (keys.string(PATTERN)?, keys.strings(LAYER_TYPES)?) {
         (Some(pattern), _) => (PATTERN, pattern.chars().map(String::from).collect::<Vec<_>>()),
-        (None, Some(list)) => (LIST, list.into_iter().map(String::from).collect()),
+        (None, Some(list)) => (LAYER_TYPES, list.into_iter().map(String::from).collect()),
         (None, None) => return Ok(None),
     };
     let known = |name: &String| kind(name).ok_or_else(|| keys.bad(key, format!("has the unknown type {name}")));
@@ -103,7 +105,7 @@ pub(super) fn mixers(keys: &JsonKeys<'_>, config: &mut Config, rule: StateRule) 
         return Ok(());
     }
     if rule == StateRule::MambaAlone {
-        let blocks = single_blocks(keys)?.ok_or_else(|| keys.missing("layers_block_type"))?;
+        let blocks = single_blocks(keys)?.ok_or_else(|| keys.missing(LAYER_TYPES))?;
         if blocks.len() != config.layers {
             return Err(keys.bad(FOLDER.layers, format!("is {}, but the list has {}", config.layers, blocks.len())));
         }
@@ -167,12 +169,9 @@ pub(super) fn multipliers(keys: &JsonKeys<'_>, architecture: &Architecture) -> R
                 },
             },
         };
-        match factor {
-            Some(factor) if !(factor.is_finite() && factor > 0.0) => {
-                return Err(keys.bad(key, format!("is {factor}, but must be greater than 0")));
-            }
-            Some(factor) => factors.extend(of.iter().map(|name| (*name, factor as f32))),
-            None => {}
+        if let Some(factor) = factor {
+            check_factor(keys, key, factor)?;
+            factors.extend(of.iter().map(|name| (*name, factor as f32)));
         }
     }
     Ok(Multipliers(factors))
@@ -254,7 +253,12 @@ pub(super) fn windows(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
             None => keys.size_opt("local_attention", u32::MAX as usize)?.map(|n| n as u32),
         },
     };
-    let kind = match (kind, keys.size_opt("sliding_window_pattern", MAX_LAYERS)?) {
+    const PATTERN: [&str; 2] = ["sliding_window_pattern", "_sliding_window_pattern"];
+    let pattern = match keys.size_opt(PATTERN[0], MAX_LAYERS)? {
+        None => keys.size_opt(PATTERN[1], MAX_LAYERS)?,
+        pattern => pattern,
+    };
+    let kind = match (kind, pattern) {
         (Windows::AllExceptEach(_), Some(n)) => Windows::AllExceptEach(n),
         (Windows::ExceptEach(n), None) => {
             Windows::ExceptEach(keys.size_opt("global_attn_every_n_layers", MAX_LAYERS)?.unwrap_or(n))

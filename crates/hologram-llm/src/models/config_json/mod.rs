@@ -17,7 +17,8 @@ use crate::models::scales::{ScaleKeys, Scales};
 use crate::models::{self, Latent, Recurrent, Scale, StateRule, TernaryActivations, Varied, config_unknown};
 pub(crate) use keys::JsonKeys;
 use layers::{
-    BLOCK_FFN, FOLDER_EXPERTS, adjusted_ffn, cuts, experts, mixers, multipliers, single_blocks, varied_sizes, windows,
+    BLOCK_FFN, FOLDER_EXPERTS, LAYER_TYPES, adjusted_ffn, cuts, experts, mixers, multipliers, single_blocks,
+    varied_sizes, windows,
 };
 use rope::rope;
 
@@ -105,12 +106,7 @@ pub(crate) struct Ternary {
 impl Config {
     /// Reads the hyperparameters from a folder's `config.json`.
     pub(crate) fn from_json(path: &Path, name: String, object: &Map<String, Value>) -> Result<Config> {
-        if let Some(Value::Object(text)) = object.get("text_config") {
-            // The part of a model of text and images that is run.
-            let mut whole = object.clone();
-            whole.remove("text_config");
-            whole.extend(text.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())));
-            whole.insert("architectures".into(), object.get("architectures").cloned().unwrap_or(Value::Null));
+        if let Some(whole) = text_part(object) {
             return Config::from_json(path, name, &whole);
         }
         let keys = JsonKeys { path, prefix: "", object };
@@ -134,6 +130,9 @@ impl Config {
             let known: Vec<&str> =
                 [architecture.folder.class].iter().chain(architecture.folder.also).copied().collect();
             return Err(only(format!("class {class}"), known.join(", ")));
+        }
+        if architecture.state == Some(StateRule::MambaAlone) && single_blocks(&keys)?.is_none() {
+            return Err(keys.missing(LAYER_TYPES));
         }
         let vocab = keys.size("vocab_size", MAX_SIZE)?;
         // Older files of LFM2 have another name; models of experts alone may have no other width.
@@ -164,7 +163,7 @@ impl Config {
         if ternary(path, object)?.is_some() {
             config.ternary = TernaryActivations::PerToken;
         }
-        config_unknown::reject(&keys)?;
+        config_unknown::reject(&keys, architecture.folder.model_type)?;
         config.experts = experts(&keys, architecture, config.ffn)?;
         // Without a plain network its width means nothing.
         if let (Some(blocks), Some(experts)) = (single_blocks(&keys)?, &config.experts)
@@ -221,8 +220,19 @@ impl Config {
                 _ => return Err(keys.bad(FOLDER.context, format!("must be greater than {reserved}"))),
             };
         }
+        config_unknown::reject_sizes(&keys, &config)?;
         Ok(config)
     }
+}
+
+/// The part of a model of text and images that is run, with the keys of the whole; `None` if it has no parts.
+pub(crate) fn text_part(object: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let Some(Value::Object(text)) = object.get("text_config") else { return None };
+    let mut whole = object.clone();
+    whole.remove("text_config");
+    whole.extend(text.iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.clone(), v.clone())));
+    whole.insert("architectures".into(), object.get("architectures").cloned().unwrap_or(Value::Null));
+    Some(whole)
 }
 
 const BOTH_SIDES: &str = "use_bidirectional_attention";

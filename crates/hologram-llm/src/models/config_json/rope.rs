@@ -2,7 +2,7 @@
 
 use super::JsonKeys;
 use crate::error::{LlmError, Result};
-use crate::models::config::{Config, Keys, MAX_CONTEXT};
+use crate::models::config::{Config, Keys, MAX_CONTEXT, shown};
 use crate::models::rope::{QueryGrowth, RopeScaling, yarn_attention, yarn_mscale};
 use crate::models::{Rotary, RotaryLayers};
 
@@ -34,9 +34,6 @@ pub(super) fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
         }
         (inside, outside) => inside.or(outside),
     };
-    if let Some(base) = base.filter(|base| !(*base as f32).is_finite()) {
-        return Err(keys.bad("rope_theta", format!("is {base:e}, which does not fit in f32")));
-    }
     config.rope_base = base.map_or(config.architecture.folder.rope_base, |base| base as f32);
     rotary_width(keys, scaling.as_ref(), config)?;
     if let Some(scaling) = scaling {
@@ -46,6 +43,14 @@ pub(super) fn rope(keys: &JsonKeys<'_>, config: &mut Config) -> Result<()> {
     if config.architecture.rotary == RotaryLayers::AsFileSays && keys.string("position_embedding_type")? != Some("rope")
     {
         config.rotary.fill(Rotary::None);
+    }
+    const INTERVAL: &str = "no_rope_layer_interval";
+    if let (RotaryLayers::NotEach(n), Some(own), None) =
+        (config.architecture.rotary, keys.size_opt(INTERVAL, MAX_CONTEXT)?, keys.get("no_rope_layers"))
+        && own != n
+    {
+        let what = format!("{INTERVAL} {own} without no_rope_layers");
+        return Err(LlmError::Unsupported { path: keys.path.into(), what, supported: n.to_string() });
     }
     if !matches!(config.architecture.rotary, RotaryLayers::All | RotaryLayers::AsFileSays)
         && let Some(rotated) = keys.floats("no_rope_layers")?
@@ -74,14 +79,14 @@ fn rotary_width(keys: &JsonKeys<'_>, scaling: Option<&JsonKeys<'_>>, config: &mu
     if config.architecture.folder.rotary_part.is_none()
         && let Some(part) = own.filter(|part| *part != 1.0)
     {
-        let what = format!("{KEY} {part}");
+        let what = format!("{KEY} {}", shown(part));
         return Err(LlmError::Unsupported { path: keys.path.into(), what, supported: String::new() });
     }
     let Some(part) = own.or(config.architecture.folder.rotary_part) else { return Ok(()) };
     let width = (config.head_dim as f64 * part) as usize;
     if width == 0 || width > config.head_dim || !width.is_multiple_of(2) {
         let reason =
-            format!("is {part}, which gives {width} of {} elements, but must give an even part", config.head_dim);
+            format!("is {}, which must give an even part of the {} elements of a head", shown(part), config.head_dim);
         return Err(keys.bad(KEY, reason));
     }
     config.rope_dim = width;
@@ -149,7 +154,7 @@ fn rope_scaling(keys: &JsonKeys<'_>, scaling: &JsonKeys<'_>, config: &mut Config
             let part = scaling.above(PARTIAL, 0.0)?.unwrap_or(1.0);
             let (pairs, rotated) = (config.rope_dim / 2, (part * config.rope_dim as f64 / 2.0) as usize);
             if rotated > pairs {
-                return Err(scaling.bad(PARTIAL, format!("is {part}, but must be at most 1")));
+                return Err(scaling.bad(PARTIAL, format!("is {}, but must be at most 1", shown(part))));
             }
             // GGUF files have this divisor for the others.
             let factors: Vec<f32> = (0..pairs).map(|i| if i < rotated { 1.0 } else { 1e30 }).collect();
