@@ -122,13 +122,13 @@ fn every_mistake_is_answered_in_a_sentence() {
             2,
             "it must be a whole number from 1 to 1024",
         ),
-        (&["logits", "L.gguf", "--tokens", "-1", "--out", "o.npy"], 2, "it must be a whole number, 0 or more"),
+        (&["logits", "L.gguf", "--tokens", "-1", "--out", "o.npy"], 2, "it must be a whole number from 0 to"),
         (
             &["logits", "L.gguf", "--tokens", "1,-2", "--out", "o.npy"],
             2,
             "'-2' for '--tokens <IDS>': it must be a whole",
         ),
-        (&["embed", "-m", BERT, "--tokens", "-1"], 2, "it must be a whole number, 0 or more"),
+        (&["embed", "-m", BERT, "--tokens", "-1"], 2, "it must be a whole number from 0 to"),
         (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),
         (&["serve", "--pooling", "none"], 2, "--pooling none gives a vector for each token"),
         // Results in place of what they come from.
