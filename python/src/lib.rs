@@ -10,6 +10,7 @@ mod files;
 mod graph;
 mod kernel;
 mod layers;
+mod linalg;
 mod llm;
 mod ops;
 mod reduce;
@@ -66,6 +67,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::arg_min,
         ops::arg_sort,
         layers::attention,
+        linalg::decompose,
+        linalg::solve,
         ops::broadcast_to,
         ops::cast,
         ops::clip,

@@ -443,7 +443,7 @@ pub struct LogitsArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", required = true, value_delimiter = ',', allow_hyphen_values = true)]
     pub tokens: Vec<u32>,
     /// Output file: float32 [tokens, vocabulary]; - is standard output
     #[arg(long, value_name = "FILE.npy")]

@@ -87,6 +87,14 @@ fn every_mistake_is_answered_in_a_sentence() {
         ),
         (&["embed", "-m", BERT, "--file", "empty.txt"], 2, "empty.txt has no texts"),
         (&["quantize", "L.gguf", "q.gguf", "--type", "Q4_0", "--keep", "foo*=F16"], 1, "no tensor's name matches foo*"),
+        (&["quantize", "L.gguf", "q.gguf", "--type", "Q4_0", "--keep", "=F16"], 2, "has no pattern before the ="),
+        (
+            &["quantize", "L.gguf", "q.gguf", "--type", "Q4_0", "--keep", "*norm*=Q8_0"],
+            1,
+            "*norm* matches only vectors, which cannot be Q8_0: give F32, F16 or BF16",
+        ),
+        // A question that is also the name of a folder.
+        (&["chat", "-m", "L.gguf", "full"], 1, "chat template"),
         (&["pull", "nothere"], 2, "a model has an owner and a name"),
         (
             &["quantize", "L.gguf", "q.gguf", "--type", "IQ2_XS"],
@@ -104,6 +112,23 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["serve", "--max-loaded", "0"], 2, "'--max-loaded"),
         (&["serve", "L.gguf", "--draft", "L.gguf", "--speculate", "off"], 2, "give one of them"),
         (&["serve", "--speculate", "-3"], 2, "it must be auto, off, or a number from 0 to 15"),
+        (&["serve", "--unload-after", "-1"], 2, "'-1' for '--unload-after <S>': it must be a whole number from 1"),
+        (&["serve", "--ctx", "-1"], 2, "it must be a whole number from 1 to"),
+        (&["serve", "--port", "-1"], 2, "it must be a whole number from 0 to 65535"),
+        (&["load", "--users", "-2"], 2, "it must be a whole number from 1 to 4096"),
+        (&["load", "--rate", "-2"], 2, "it must be a number from 0.001"),
+        (
+            &["quantize", "L.gguf", "q.gguf", "--type", "Q4_0", "-t", "-1"],
+            2,
+            "it must be a whole number from 1 to 1024",
+        ),
+        (&["logits", "L.gguf", "--tokens", "-1", "--out", "o.npy"], 2, "it must be a whole number from 0 to"),
+        (
+            &["logits", "L.gguf", "--tokens", "1,-2", "--out", "o.npy"],
+            2,
+            "'-2' for '--tokens <IDS>': it must be a whole",
+        ),
+        (&["embed", "-m", BERT, "--tokens", "-1"], 2, "it must be a whole number from 0 to"),
         (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),
         (&["serve", "--pooling", "none"], 2, "--pooling none gives a vector for each token"),
         // Results in place of what they come from.
@@ -202,6 +227,18 @@ fn every_mistake_is_answered_in_a_sentence() {
     // A word that is close to nothing gets no tip.
     let output = command(&["check", "relu.atlas"]).current_dir(&folder.0).output().unwrap();
     assert!(!text(&output.stderr).contains("nearest"), "{}", text(&output.stderr));
+}
+
+/// Messages name the command, not the file that it is in.
+#[cfg(unix)]
+#[test]
+fn a_renamed_command_is_still_called_hologram() {
+    let folder = Folder::new("renamed");
+    let other = folder.path("hologram-bin");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_hologram"), &other).unwrap();
+    let output = std::process::Command::new(other).args(["run", "--nothing"]).output().unwrap();
+    let message = text(&output.stderr);
+    assert!(message.contains("see hologram run --help") && !message.contains("hologram-bin"), "{message}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct EmbedArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
     /// Token ids of one text, separated by commas, with the control tokens that the model expects
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_hyphen_values = true)]
     pub tokens: Vec<u32>,
     /// How the vectors of a text's tokens become one [default: what the model's files say]
     #[arg(long, value_name = "P", value_enum)]

@@ -45,6 +45,9 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         let Some((pattern, format)) = found else {
             return usage(format!("--keep {exception} is not PATTERN=TYPE with a type such as F16 or Q8_0"));
         };
+        if pattern.is_empty() {
+            return usage(format!("--keep {exception} has no pattern before the =; * is any text"));
+        }
         keep.push((pattern.to_string(), format));
     }
     let file = shipped::open(Some(&args.input))?;

@@ -291,7 +291,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     if json {
         let finish = generation.finish.map(finish_name);
         let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
-        let object = json!({
+        let mut object = json!({
             "model": name,
             "device": executor.info().backend.to_string(),
             "text": if think == Think::Show || template.is_none() { &reply.text } else { &reply.answer },
@@ -306,6 +306,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
             "tokens_per_s": counts.rate(),
             "first_token_s": first_token.map(|t| t.as_secs_f64()),
         });
+        without_nulls(&mut object, &["thinking", "guessed_tokens", "accepted_tokens"]);
         writeln!(out, "{object}")?;
     } else {
         let mut figures = figures(&counts);
@@ -322,6 +323,13 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     }
     trace.as_ref().map_or(Ok(()), |trace| trace.finish())?;
     if interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
+}
+
+/// Removes those of these keys that have no value.
+pub fn without_nulls(object: &mut serde_json::Value, keys: &[&str]) {
+    if let Some(object) = object.as_object_mut() {
+        object.retain(|key, value| !value.is_null() || !keys.contains(&key.as_str()));
+    }
 }
 
 /// Why a reply ended, for programs.

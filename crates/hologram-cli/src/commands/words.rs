@@ -16,7 +16,7 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
     let given = model.map(Path::to_path_buf);
     match (given, words) {
         (given, []) => Ok((given, None)),
-        (Some(_), [word]) if is_model(word) && Path::new(word).exists() => {
+        (Some(_), [word]) if is_second(word) => {
             usage(format!("-m already names a model: {} is another; one model at a time", shown(word)))
         }
         (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
@@ -41,6 +41,12 @@ fn is_model(word: &str) -> bool {
         ["/", "./", "../", "~/"].iter().any(|start| word.len() > start.len() && word.starts_with(start));
     let named = ending || written_as_path || Request::looks_like(word) || word.contains("://");
     !word.is_empty() && (path.exists() || named && !word.contains(char::is_whitespace))
+}
+
+/// Whether a word beside `-m` is another model. The name of a folder may well be a question.
+fn is_second(word: &str) -> bool {
+    let path = Path::new(word);
+    is_model(word) && if path.is_dir() { path.join("config.json").exists() } else { path.exists() }
 }
 
 /// Whether a word is a name on Hugging Face without `hf:` before it: `owner/name`.
@@ -83,7 +89,9 @@ mod tests {
         let error = |words: &[&str], model| given(words, model).unwrap_err();
         assert!(error(&["hello", "world"], None).contains("put the prompt in quotes"));
         assert!(error(&["hello", "world"], Some("m.gguf")).contains("put the prompt in quotes"));
-        assert!(error(&[folder], Some("m.gguf")).contains("one model at a time"));
+        let model = format!("{folder}/../hologram-llm/tests/fixtures/qwen3");
+        assert!(error(&[&model], Some("m.gguf")).contains("one model at a time"));
+        assert_eq!(given(&[folder], Some("m.gguf")), ok(Some("m.gguf"), Some(folder)));
         assert!(is_repository("Qwen/Qwen3-0.6B") && !is_repository("a/b/c") && !is_repository("../model"));
     }
 }

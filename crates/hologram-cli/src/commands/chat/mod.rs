@@ -18,7 +18,7 @@ use hologram_llm::{ChatTemplate, Engine, Finish, GenerateOptions, LlmError, Mess
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
-use super::run::{beyond_trained, figures, finish_name, fresh_seed};
+use super::run::{beyond_trained, figures, finish_name, fresh_seed, without_nulls};
 use super::shipped;
 use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
@@ -335,7 +335,7 @@ impl Chat {
             let counts = self.counts.unwrap_or_default();
             let shown = self.think == Think::Show;
             let interrupted = self.interrupted.load(Ordering::Relaxed);
-            let object = json!({
+            let mut object = json!({
                 "model": self.engine.model().config().name,
                 "device": self.engine.model().executor().info().backend.to_string(),
                 "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
@@ -347,6 +347,7 @@ impl Chat {
                 "prompt_tokens_per_s": counts.prompt_rate(),
                 "tokens_per_s": counts.rate(),
             });
+            without_nulls(&mut object, &["thinking"]);
             writeln!(std::io::stdout().lock(), "{object}")?;
         } else if let Some(counts) = &self.counts {
             status!("\n{}\n", figures(counts));
