@@ -36,7 +36,7 @@ pub struct Shape {
     /// Whether matrices have biases.
     pub biases: bool,
     /// Changes of the configuration that these sizes give.
-    more: fn(&mut Config),
+    pub more: fn(&mut Config),
 }
 
 /// Llama 3.1 8B.

@@ -64,6 +64,8 @@ pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: u
         vocab: 512,
         rope_base: 10000.0,
         tied_embedding: ternary.then_some(DType::Q8_0),
+        biases: false,
+        more: |_| {},
     }
 }
 
