@@ -445,8 +445,9 @@ def experts():
                 want = [g / (1 + math.exp(-1.702 * g)) * (u + 1) for g, u in clamped]
             elif form == "sum":
                 want = [sum(factors[t * slots + s] * products[0][(t * slots + s) * m + c] for s in range(slots)) + added[t * m + c] for t in range(tokens) for c in range(m)]
-                # Teams have rows of their own: eight that quantise, four else.
-                teams, few = 8 if a == "i8" else 4, w == "q8" or w in PACKED and (PACKED[w][4] or PACKED[w][1])
+                few = w == "q8" or w in PACKED and (PACKED[w][4] or PACKED[w][1])
+                # Teams have rows of their own: more of them where many rows are quantised for.
+                teams = 8 if a == "i8" and not few else 4
                 grid = (-(-m // ((4 if few else 8) * teams)), tokens)
                 args = [x if a == "i8" else codes, *matrices[0][:3], uints(*ids), factors, added, *(biases or [None]), floats(len(want)), uints(0), FIXED, tokens, 1,
                         k, m, slots, count, 1, 1, int(bool(biases)), 0.0, uints(*[0] * 8)]

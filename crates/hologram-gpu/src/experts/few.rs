@@ -70,14 +70,13 @@ fn products(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel
     Some(single(KernelLaunch { shared: 16, ..launch }))
 }
 
-/// `rows_of` in the kernels' text.
-fn rows_of_team(weights: DType) -> usize {
-    let few = match weights {
-        DType::Planes(BlockType::Q8_0) => true,
-        DType::Planes(block) => block.table().is_some() || block.high_bits() > 0,
-        _ => false,
-    };
-    (if few { expert_sums::FEW_ROWS } else { expert_sums::MANY_ROWS }) as usize
+/// Whether a team has many rows: `rows_of` in the kernels' text.
+fn has_many_rows(weights: DType) -> bool {
+    match weights {
+        DType::Planes(BlockType::Q8_0) => false,
+        DType::Planes(block) => block.table().is_none() && block.high_bits() == 0,
+        _ => true,
+    }
 }
 
 fn sums(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel> {
@@ -111,12 +110,14 @@ fn sums(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel> {
     if !args.entries().contains(&&*entry) || shared > MOST_SHARED {
         return None;
     }
+    let many = has_many_rows(request.w);
+    let rows_of_team = if many { expert_sums::MANY_ROWS } else { expert_sums::FEW_ROWS } as usize;
     let threads = match request.quantized {
-        Some(_) => expert_sums::MANY_THREADS,
-        None => expert_sums::THREADS,
+        Some(_) if many => expert_sums::MANY_THREADS,
+        _ => expert_sums::THREADS,
     } as usize;
     let teams = (threads / 32 / request.slots).max(1);
-    let grid = [request.m.div_ceil(rows_of_team(request.w) * teams), tokens.max()];
+    let grid = [request.m.div_ceil(rows_of_team * teams), tokens.max()];
     let launch = launch(args, entry, grid, threads)?;
     Some(single(KernelLaunch { shared: number(shared.max(16))?, ..launch }))
 }

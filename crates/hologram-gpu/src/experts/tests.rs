@@ -107,7 +107,7 @@ fn sums_quantize_their_activations() {
     let bias = all.len();
     all.push(tensor(DType::F32, &[16, 96].map(Extent::Fixed)));
     let [x, w, ids, weights, residual, bias] = [0, 1, 2, 4, 5, bias].map(Operand::Input);
-    let nodes = vec![
+    let nodes = [
         node(Operation::Quantize { group: 32, floor: 0.5.into() }, &[x], &codes),
         node(Operation::ExpertMatmul { experts: 16 }, &[Operand::Node(0), w, ids, bias], &product),
         node(Operation::ExpertSum, &[Operand::Node(1), weights], &all[5]),
@@ -138,8 +138,8 @@ fn sums_quantize_their_activations() {
         let kernel = kernel.expect("a kernel");
         let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
         let args = launch.filled::<Sums>();
-        // Two slots of each token: eight teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
-        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [3, 4, 1], 256 + 64));
+        // Two slots of each token: four teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
+        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [6, 4, 1], 256 + 64));
         assert_eq!((args.per_slot, args.added, args.biased, args.least), (0, u32::from(added), 1, 0.5));
     }
 }
