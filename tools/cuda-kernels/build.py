@@ -12,7 +12,7 @@ Images: crates/hologram-cuda/images/NAME.sm_80.ptx (newer drivers translate it) 
 Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
 the other, or an error fails the build.
 """
-import ctypes, glob, hashlib, os, re, subprocess, sys, tempfile, zlib
+import ctypes, glob, hashlib, lzma, os, re, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates")
@@ -156,7 +156,7 @@ def fresh(source):
 def leftovers(sources):
     """What is wrong with the folder of images as a whole."""
     stems = {os.path.basename(s).rsplit(".", 1)[0] for s in sources}
-    files = {os.path.basename(f): len(zlib.compress(open(f, "rb").read(), 9)) for f in glob.glob(IMAGES + "/*.sm_*")}
+    files = {os.path.basename(f): len(lzma.compress(open(f, "rb").read(), lzma.FORMAT_ALONE, preset=6)) for f in glob.glob(IMAGES + "/*.sm_*")}
     for file in sorted(files):
         if file.split(".", 1)[0] not in stems:
             yield f"{file}: has no source"

@@ -2,13 +2,13 @@
 //! produces the data that the binary carries.
 
 use std::fmt::Write;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 
-use miniz_oxide::deflate::compress_to_vec_zlib;
-use miniz_oxide::inflate::decompress_to_vec_zlib;
+use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
-/// Compression level.
-const LEVEL: u8 = 9;
+/// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other.
+const PRESET: u32 = 6;
 
 /// A kernel's name and the PTX types of its parameters.
 pub type Kernel = (String, Vec<String>);
@@ -34,11 +34,12 @@ pub fn texts(declared: &str) -> Vec<Text> {
 pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String> {
     let mut code = String::from("/// Every image.\npub(super) const IMAGES: &[Image] = &[\n");
     let compressed = |file: &str, data: &[u8]| -> Result<String, String> {
-        let path = out.join(format!("{file}.z"));
+        let path = out.join(format!("{file}.lzma"));
         // Most images are unchanged since the last build.
-        let kept = std::fs::read(&path).ok().and_then(|old| decompress_to_vec_zlib(&old).ok());
+        let kept = std::fs::read(&path).ok().and_then(|old| unpack(&old).ok());
         if kept.as_deref() != Some(data) {
-            std::fs::write(&path, compress_to_vec_zlib(data, LEVEL)).map_err(|e| format!("{}: {e}", path.display()))?;
+            let packed = pack(data).map_err(|e| format!("{file}: {e}"))?;
+            std::fs::write(&path, packed).map_err(|e| format!("{}: {e}", path.display()))?;
         }
         Ok(format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/")))
     };
@@ -65,6 +66,20 @@ pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String>
     }
     code.push_str("];\n");
     Ok(code)
+}
+
+/// An image as an `.lzma` file.
+fn pack(data: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut writer =
+        LzmaWriter::new_use_header(Vec::new(), &LzmaOptions::with_preset(PRESET), Some(data.len() as u64))?;
+    writer.write_all(data)?;
+    writer.finish()
+}
+
+fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    LzmaReader::new_mem_limit(packed, u32::MAX, None)?.read_to_end(&mut data)?;
+    Ok(data)
 }
 
 /// Whether the kernels of an image take the arguments that their text declares.

@@ -1,6 +1,10 @@
 //! The native kernels' images in the binary: all of `images/`, compressed by `build/`.
 
-/// The compiled forms of one source, zlib-compressed.
+use std::io::Read;
+
+use lzma_rust2::LzmaReader;
+
+/// The compiled forms of one source, as `.lzma` files.
 pub(super) struct Image {
     /// The source's name without its ending.
     pub(super) name: &'static str,
@@ -8,6 +12,13 @@ pub(super) struct Image {
     pub(super) cubin: &'static [u8],
     /// PTX for every capability from 8.0 on; `None` for kernels that need features of 9.0.
     pub(super) ptx: Option<&'static [u8]>,
+}
+
+/// An image's bytes.
+pub(super) fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut data = Vec::new();
+    LzmaReader::new_mem_limit(packed, u32::MAX, None)?.read_to_end(&mut data)?;
+    Ok(data)
 }
 
 include!(concat!(env!("OUT_DIR"), "/images.rs"));
@@ -32,7 +43,7 @@ mod tests {
                     continue;
                 }
             };
-            let data = miniz_oxide::inflate::decompress_to_vec_zlib(packed).expect("an image");
+            let data = super::unpack(packed).expect("an image");
             assert!(data == std::fs::read(&path).expect("a file"), "{file}");
         }
     }

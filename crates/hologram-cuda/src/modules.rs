@@ -9,7 +9,7 @@ use hologram_device::cache::DiskCache;
 use hologram_device::{BackendError, Result};
 
 use super::context::{Context, Module};
-use super::images::{IMAGES, Image};
+use super::images::{self, IMAGES, Image};
 
 /// The most bytes kept of the compiler's messages.
 const LOG: usize = 16 << 10;
@@ -111,7 +111,7 @@ impl Modules {
         let image = IMAGES.iter().find(|i: &&Image| i.name == name);
         let image = image.ok_or_else(|| unsupported(format!("the native image {name}, which this build lacks,")))?;
         let damaged = || self.context.error("unpacking a native kernel", &format!("image {name} is damaged"));
-        let unpack = |data: &[u8]| miniz_oxide::inflate::decompress_to_vec_zlib(data).map_err(|_| damaged());
+        let unpack = |data: &[u8]| images::unpack(data).map_err(|_| damaged());
         if self.capability == 90 {
             return Module::load(&self.context, &unpack(image.cubin)?, name);
         }
