@@ -218,6 +218,69 @@ def gather():
                {2: [x[i // 3 * 50 + indices[i]] for i in range(12)]})
 
 
+def runs_of(counts):
+    """Runs of tokens with two slots each, the first without a state before it: their fields, and per token its run."""
+    fields, tokens = [], []
+    for i, count in enumerate(counts):
+        fields += [len(tokens), count, 2 * i if i else 1 << 20, 2 * i + 1]
+        tokens += [i] * count
+    return fields, tokens
+
+
+def recurrence():
+    for h, g, v, k, counts, delta, tiled in [(2, 1, 33, 24, [3, 0, 18], 1, 0), (2, 2, 34, 128, [1, 9], 1, 0), (2, 1, 40, 256, [5, 1], 0, 0),
+                                             (4, 2, 32, 64, [17], 1, 1), (3, 1, 64, 128, [1, 1], 0, 0)]:
+        fields, tokens = runs_of(counts)
+        n, slots = len(tokens), 2 * len(counts)
+        state, keys, queries = floats(slots * h * v * k), floats(n * g * k, k ** -0.5), floats(n * g * k, k ** -0.5)
+        values, decay, strength = floats(n * h * v), floats(n * h, 0.5), floats(n * h, 0.5)
+        after, y = list(state), [0.0] * (n * h * v)
+        for first, count, before, to in rows_of(fields, 4):
+            for head in range(h) if count else []:
+                of_key = head % g if tiled else head // (h // g)
+                for j in range(v):
+                    at = ((before * h + head) * v + j) * k
+                    row = list(state[at:at + k]) if before < slots else [0.0] * k
+                    for t in range(first, first + count):
+                        key, query = (x[(t * g + of_key) * k:][:k] for x in (keys, queries))
+                        u = values[(t * h + head) * v + j]
+                        if delta:
+                            u = strength[t * h + head] * (u - decay[t * h + head] * sum(a * b for a, b in zip(row, key)))
+                        row = [decay[t * h + head] * s + u * a for s, a in zip(row, key)]
+                        y[(t * h + head) * v + j] = sum(a * b for a, b in zip(row, query))
+                    at = ((to * h + head) * v + j) * k
+                    after[at:at + k] = row
+        name = "recurrence_" + ("delta_" if delta else "") + str(next(e for e in (64, 128, 256) if k <= e))
+        # Both at once, the numbers of tokens and runs from the step block; then the state alone, and the results alone.
+        for parts, step, of_n, of_r in [(7, uints(n, len(counts)), [0, n + 4, 1], [1, len(counts) + 1]),
+                                        (1, uints(0), [FIXED, n, 1], [FIXED, len(counts)]), (2, uints(0), [FIXED, n, 1], [FIXED, len(counts)])]:
+            args = [state, keys, values, decay, strength if delta else None, uints(*fields), queries if parts & 2 else None,
+                    floats(n * h * v) if parts & 2 else None, step, *of_n, *of_r, slots, h, g, v, k, tiled, parts, uints(*[0] * 8)]
+            results = ({0: after} if parts & 1 else {}) | ({7: y} if parts & 2 else {}) | {21: [0] * 8}
+            yield Case("recurrence.k", name, ((v + 31) // 32 * h * of_r[1],), (128,), args, results)
+
+
+def causal_conv():
+    for width, c, counts, each, parts in [(4, 300, [3, 0, 9], 1, 7), (3, 256, [1], 1, 3), (2, 264, [2, 11, 4], 8, 1), (4, 256, [1, 1, 1], 1, 0)]:
+        fields, tokens = runs_of(counts)
+        n, slots = len(tokens), 2 * len(counts)
+        state, x, w, bias = floats(slots * (width - 1) * c), floats(n * c), floats(c * width), floats(c)
+        after, y = list(state), []
+        for first, count, before, to in rows_of(fields, 4):
+            old = state[before * (width - 1) * c:][:(width - 1) * c] if before < slots else [0.0] * ((width - 1) * c)
+            inputs = list(old) + list(x[first * c:(first + count) * c])
+            for t in range(count):
+                for i in range(c):
+                    sum_ = sum(inputs[(t + j) * c + i] * w[i * width + j] for j in range(width)) + (bias[i] if parts & 4 else 0)
+                    y.append(sum_ / (1 + math.exp(-sum_)) if parts & 2 else sum_)
+            if count and parts & 1:
+                after[to * (width - 1) * c:(to + 1) * (width - 1) * c] = inputs[count * c:]
+        args = [state, x, w, uints(*tokens), uints(*fields), bias if parts & 4 else None, floats(n * c), uints(n, len(counts)), 0, n + 1, 1,
+                1, len(counts) + 1, slots, c, each, parts, uints(*[0] * 8)]
+        grid = ((c // 4 + 63) // 64, (n + each) // each)
+        yield Case("causal_conv.k", f"causal_conv_{width}", grid, (64,), args, {0: after, 6: y, 17: [0] * 8})
+
+
 def top_k():
     n, k, rows = 1000, 7, 2
     x = floats(rows * n)
@@ -670,7 +733,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed, recurrence, causal_conv]
 
 
 def run(source, cases, folders=FOLDERS):

@@ -38,8 +38,8 @@ pub use format::{
     Values, View,
 };
 pub use fused::{
-    AfterExperts, AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedExperts, FusedNorm, FusedProduct,
-    FusedProducts, Gate, NormConvert, Route, SORT_BLOCK,
+    AfterExperts, AfterProducts, CacheUpdate, Conversion, Fused, FusedAttention, FusedConv, FusedExperts, FusedNorm,
+    FusedProduct, FusedProducts, FusedRecurrence, Gate, NormConvert, Route, SORT_BLOCK,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod attention;
+mod causal_conv;
 mod dry;
 mod elementwise;
 mod experts;
@@ -19,6 +20,7 @@ mod layer_norm;
 mod matvec;
 mod policy;
 mod quantize;
+mod recurrence;
 mod reduce;
 mod repack;
 mod rms_norm;
@@ -269,6 +271,8 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Sample => &[sample::find],
         Operation::ExpertMatmul { .. } => &[experts::find],
         Operation::ExpertSum => &[experts::find_sum],
+        Operation::CausalConv => &[causal_conv::find],
+        Operation::RecurrentState(_) | Operation::Recurrence(_) => &[recurrence::find],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::FusedElementwise
         | Operation::Fill { .. }
@@ -288,9 +292,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::BatchMatmul { .. }
         | Operation::Conv2d { .. }
         | Operation::ConvState
-        | Operation::CausalConv
-        | Operation::RecurrentState(_)
-        | Operation::Recurrence(_)
         | Operation::Loss(_)
         | Operation::CrossEntropy
         | Operation::Probe(_) => &[],
@@ -305,6 +306,8 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
         Fused::Route(_) => &[route::find_group],
         Fused::Experts(_) => &[experts::find_group],
+        Fused::Recurrence(_) => &[recurrence::find_group],
+        Fused::CausalConv(_) => &[causal_conv::find_group],
         Fused::SortLines { .. } => &[],
     }
 }

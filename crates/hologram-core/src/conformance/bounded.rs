@@ -79,6 +79,13 @@ pub(super) fn evaluate(
     Ok((values, newest))
 }
 
+/// Whether the slots of a state that runs continue are exact.
+fn continued(state: &Bounded, runs: &HostTensor) -> Option<()> {
+    let slot = state.bounds.len() / state.tensor.shape.first().copied().filter(|n| *n > 0)?;
+    let before = runs.values.chunks_exact(4).filter_map(|run| state.bounds.get(run[2] as usize * slot..)?.get(..slot));
+    before.flatten().all(|b| *b == 0.0).then_some(())
+}
+
 /// The bounds of an operation's result in this format, with the operands' bounds propagated. `None`: the operation's
 /// error propagation is not known.
 fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference) -> Option<Vec<f64>> {
@@ -87,8 +94,10 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
     }
     let inherited: Vec<f64> = match (op.operation(), operands) {
         (Operation::Elementwise(Elementwise::Add), [a, b]) => {
-            a.bounds.iter().zip(&b.bounds).map(|(a, b)| a + b).collect()
+            a.bounds.iter().zip(b.bounds.iter().cycle()).map(|(a, b)| a + b).collect()
         }
+        // The slope of silu is at most 1.1.
+        (Operation::Elementwise(Elementwise::Silu), [x]) => x.bounds.iter().map(|b| 1.1 * b).collect(),
         (Operation::Elementwise(Elementwise::Swiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             // The slope of silu is at most 1.1.
             let silu = (g / (1.0 + (-g).exp())).abs();
@@ -107,6 +116,10 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
+        (Operation::Recurrence(_), [state, .., runs, _]) => {
+            continued(state, &runs.tensor)?;
+            vec![0.0; own.bounds.len()]
+        }
         // Of more inputs only sinks are known: first positions come with exact operands alone.
         (Operation::Attention { scale, window, cap, .. }, [q, k, v, positions, sequences, table, sinks @ ..])
             if sinks.iter().all(|s| s.tensor.format == DType::F32) =>

@@ -80,6 +80,8 @@ impl Graph {
     /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax
     ///   last;
     /// - two products with experts' matrices and their gate, or one, the sum of its results and an addition to it;
+    /// - the update of a recurrent state that is given before the run, and the results of its tokens; after a
+    ///   convolution also an addition and silu;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
@@ -125,6 +127,9 @@ impl Graph {
             let bodies = [(gate || added).then_some(3), summed.then_some(2)];
             return Pattern { prologue: 0, bodies: bodies.into_iter().flatten().collect() };
         }
+        if let Some(of_state @ (Operation::RecurrentState(_) | Operation::ConvState)) = op(0) {
+            return Pattern { prologue: 0, bodies: self.recurrence_bodies(steps, &of_state) };
+        }
         let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
         let mut prologue = usize::from(matches!(op(0), Some(Operation::RmsNorm { .. })));
         if converts(prologue) && (prologue == 0 || reads(prologue, 0)) {
@@ -154,6 +159,35 @@ impl Graph {
         Pattern { prologue, bodies }
     }
 
+    /// The bodies that begin with the update of a recurrent state.
+    fn recurrence_bodies(&self, steps: &[Step], of_state: &Operation) -> Vec<usize> {
+        let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
+        let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
+        let runs = if let Operation::RecurrentState(rule) = of_state { if rule.delta { 5 } else { 4 } } else { 2 };
+        // The kernel may read these while earlier launches still run.
+        let given = [0, runs].iter().all(|i| steps[0].inputs.get(*i).is_some_and(|id| self.is_given(*id)));
+        let results = match of_state {
+            Operation::RecurrentState(rule) => Operation::Recurrence(*rule),
+            _ => Operation::CausalConv,
+        };
+        if !given || op(1) != Some(results) || !reads(1, 0) {
+            return Vec::new();
+        }
+        let follows =
+            *of_state == Operation::ConvState && steps.get(2).is_some_and(|s| self.activates(s)) && reads(2, 1);
+        if follows { vec![3, 2] } else { vec![2] }
+    }
+
+    /// Whether a step is an addition, silu, or silu of an addition.
+    fn activates(&self, step: &Step) -> bool {
+        let is = |id: NodeId, of: Elementwise| self.op(id).is_some_and(|op| op.operation() == of.into());
+        match step.fused[..] {
+            [] => is(step.root, Elementwise::Add) || is(step.root, Elementwise::Silu),
+            [add, silu] => is(add, Elementwise::Add) && is(silu, Elementwise::Silu),
+            _ => false,
+        }
+    }
+
     /// Whether a value's elements lie in an order other than row-major.
     fn is_rearranged(&self, id: NodeId) -> bool {
         matches!(self.place(id), Place::Strided(_))
@@ -180,12 +214,15 @@ impl Graph {
     ) -> Option<Group> {
         let members = steps.get(range.clone())?;
         let (mut inputs, mut nodes): (Vec<NodeId>, Vec<GroupNode>) = (Vec::new(), Vec::new());
-        for step in members {
-            let op = self.op(step.root)?;
-            let mut operands = Vec::with_capacity(step.inputs.len());
-            for id in &step.inputs {
+        // A chain of elementwise operations has a node for each.
+        let chain = |step: &'_ Step| if step.fused.is_empty() { vec![step.root] } else { step.fused.clone() };
+        let roots: Vec<NodeId> = members.iter().flat_map(chain).collect();
+        for root in &roots {
+            let Source::Op { op, inputs: read } = &self.nodes[root.0 as usize].source else { return None };
+            let mut operands = Vec::with_capacity(read.len());
+            for id in read {
                 let storage = self.storage(*id);
-                operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
+                operands.push(match roots[..nodes.len()].iter().position(|root| *root == storage) {
                     // A group's specification has no views, neither between its operations nor among its inputs.
                     Some(_) if self.ty(*id) != self.ty(storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
@@ -200,17 +237,17 @@ impl Graph {
             if in_place.is_some_and(|i| !matches!(operands.get(i), Some(Operand::Input(_)))) {
                 return None;
             }
-            nodes.push(GroupNode { op: op.operation(), operands, output: bounds.spec(step.root), in_place });
+            nodes.push(GroupNode { op: op.operation(), operands, output: bounds.spec(*root), in_place });
         }
         let wanted = |root: NodeId| {
             self.nodes[root.0 as usize].state.is_none()
                 && (self.is_output(root)
                     || users.get(&root).is_some_and(|users| users.iter().any(|user| !range.contains(user))))
         };
-        let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
-        let roots = outputs.iter().map(|i| members[*i].root).collect();
+        let outputs: Vec<usize> = (0..roots.len()).filter(|i| wanted(roots[*i])).collect();
+        let written = outputs.iter().map(|i| roots[*i]).collect();
         let spec = GroupSpec::new(inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs)?;
         let pipeline = backend.kernels().native_group(&spec)?;
-        Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
+        Some(Group { steps: range, inputs, outputs: written, uses_step: spec.uses_step(), pipeline })
     }
 }
