@@ -1,7 +1,11 @@
 //! Recognises, in one place, the groups of operations that one kernel may compute: the role of each operation, and its
 //! inputs.
 
-use crate::{DType, Elementwise, F32, GroupNode, Operand, Operation, Recurrence, RopeStyle, TensorSpec};
+mod recurrence;
+
+pub use recurrence::{Decay, FusedConv, FusedRecurrence, Rows, Strength};
+
+use crate::{DType, Elementwise, F32, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
 
 /// The meaning of a group of operations. Inputs are indices into the group's inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +14,8 @@ pub enum Fused {
     Products(FusedProducts),
     /// A norm and the conversion of its result.
     NormConvert(NormConvert),
+    /// A norm whose result silu of a gate multiplies.
+    NormGate(NormGate),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
     /// A router's choice among experts.
@@ -17,7 +23,7 @@ pub enum Fused {
     /// Products with experts' matrices, and the operation after them.
     Experts(FusedExperts),
     /// A linear recurrence: its state and its results.
-    Recurrence(FusedRecurrence),
+    Recurrence(Box<FusedRecurrence>),
     /// A causal convolution: its state and its results.
     CausalConv(FusedConv),
     /// The indices that sort whole lines.
@@ -161,6 +167,17 @@ pub struct NormConvert {
     pub conversion: Conversion,
 }
 
+/// `rms_norm swiglu`: silu(gate) · norm(x).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormGate {
+    /// The input of the norm.
+    pub x: usize,
+    /// The norm.
+    pub norm: FusedNorm,
+    /// The gate, of the shape of x.
+    pub gate: usize,
+}
+
 /// `rope rope kv_append kv_append [attention]?`: rotated keys, and values unchanged, are appended to caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheUpdate {
@@ -203,46 +220,6 @@ pub struct FusedAttention {
     pub sinks: Option<usize>,
 }
 
-/// `recurrent_state recurrence` with the same operands. No slot after a run is a slot before any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FusedRecurrence {
-    /// What a token adds to the state, and the heads of keys.
-    pub rule: Recurrence,
-    /// The state, which is updated.
-    pub state: usize,
-    /// The tokens' keys.
-    pub keys: usize,
-    /// Values.
-    pub values: usize,
-    /// The factors of the state.
-    pub decay: usize,
-    /// The factors of what the delta rule adds.
-    pub strength: Option<usize>,
-    /// The runs of tokens.
-    pub runs: usize,
-    /// Queries.
-    pub queries: usize,
-}
-
-/// `conv_state causal_conv [add]? [silu]?` with the same operands. No slot after a run is a slot before any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FusedConv {
-    /// The state, which is updated.
-    pub state: usize,
-    /// The inputs.
-    pub x: usize,
-    /// The weights.
-    pub weights: usize,
-    /// Per token its run.
-    pub token_runs: usize,
-    /// The runs of tokens.
-    pub runs: usize,
-    /// Per channel what is added to the results.
-    pub bias: Option<usize>,
-    /// Whether silu follows.
-    pub silu: bool,
-}
-
 impl Fused {
     /// The group's meaning; `None` if no device may have a kernel for it.
     pub fn of(inputs: &[TensorSpec], nodes: &[GroupNode], outputs: &[usize]) -> Option<Fused> {
@@ -252,11 +229,14 @@ impl Fused {
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
             Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
             Operation::ExpertMatmul { experts } => group.experts(*experts).map(Fused::Experts),
-            Operation::RecurrentState(rule) => group.recurrence(*rule).map(Fused::Recurrence),
+            Operation::RecurrentState(_) | Operation::Copy | Operation::CopyView { .. } => {
+                group.recurrence().map(Box::new).map(Fused::Recurrence)
+            }
             Operation::ConvState => group.conv().map(Fused::CausalConv),
             _ => {
                 let products = || group.products().map(Fused::Products);
-                group.norm_convert().map(Fused::NormConvert).or_else(products)
+                let gated = || group.norm_gate().map(Fused::NormGate);
+                group.norm_convert().map(Fused::NormConvert).or_else(gated).or_else(products)
             }
         }
     }
@@ -310,6 +290,18 @@ impl Nodes<'_> {
             && norm.output == self.inputs[x]
             && convert.output.shape == norm.output.shape;
         fits.then_some(NormConvert { x, norm: parts, conversion })
+    }
+
+    fn norm_gate(&self) -> Option<NormGate> {
+        let [norm, swiglu] = self.nodes else { return None };
+        let ((x, parts), [gate, normed]) = (self.norm(norm)?, &swiglu.operands[..]) else { return None };
+        let (x, gate) = (self.input(x)?, self.input(*gate)?);
+        let fits = swiglu.op == Elementwise::Swiglu.into()
+            && swiglu.in_place.is_none()
+            && *normed == Operand::Node(0)
+            && self.outputs == [1]
+            && [&norm.output, &swiglu.output, &self.inputs[gate]].iter().all(|t| **t == self.inputs[x]);
+        fits.then_some(NormGate { x, norm: parts, gate })
     }
 
     fn products(&self) -> Option<FusedProducts> {
@@ -516,67 +508,6 @@ impl Nodes<'_> {
             }
             _ => None,
         }
-    }
-
-    /// The operands of a node that overwrites its first one, which are all inputs.
-    fn update(&self, node: &GroupNode) -> Option<Vec<usize>> {
-        let operands: Vec<usize> = node.operands.iter().map(|o| self.input(*o)).collect::<Option<_>>()?;
-        (node.in_place == Some(0) && node.output == self.inputs[*operands.first()?]).then_some(operands)
-    }
-
-    fn recurrence(&self, rule: Recurrence) -> Option<FusedRecurrence> {
-        let [first, second] = self.nodes else { return None };
-        let operands = self.update(first)?;
-        let (state, keys, values, decay, strength, runs) = match (rule.delta, operands[..].as_ref()) {
-            (true, [state, keys, values, decay, strength, runs]) => (state, keys, values, decay, Some(*strength), runs),
-            (false, [state, keys, values, decay, runs]) => (state, keys, values, decay, None, runs),
-            _ => return None,
-        };
-        let (read, own) = second.operands.split_first()?;
-        let (queries, own) = own.split_last()?;
-        let fits = second.op == Operation::Recurrence(rule)
-            && second.in_place.is_none()
-            && self.outputs == [1]
-            && *read == Operand::Node(0)
-            && own.iter().copied().eq(operands[1..].iter().map(|i| Operand::Input(*i)));
-        let (state, keys, values, decay, runs) = (*state, *keys, *values, *decay, *runs);
-        let queries = self.input(*queries)?;
-        fits.then_some(FusedRecurrence { rule, state, keys, values, decay, strength, runs, queries })
-    }
-
-    fn conv(&self) -> Option<FusedConv> {
-        let [first, second, rest @ ..] = self.nodes else { return None };
-        let operands = self.update(first)?;
-        let ([state, x, runs], [read, of_x, weights, token_runs, of_runs]) = (&operands[..], &second.operands[..])
-        else {
-            return None;
-        };
-        let alike = [*of_x, *of_runs] == [*x, *runs].map(Operand::Input) && *read == Operand::Node(0);
-        let plain = second.op == Operation::CausalConv && self.nodes[1..].iter().all(|n| n.in_place.is_none());
-        let mut last = Operand::Node(1);
-        let mut rest = rest.iter().enumerate().peekable();
-        let of = |op: Elementwise| move |node: &(usize, &GroupNode)| node.1.op == op.into();
-        let mut bias = None;
-        if let Some((i, node)) = rest.next_if(of(Elementwise::Add)) {
-            let [a, b] = node.operands[..] else { return None };
-            let own = self.input(if a == last { b } else { a })?;
-            let channels = &self.inputs[own].shape;
-            if ![a, b].contains(&last) || channels.len() != 1 || channels.last() != second.output.shape.last() {
-                return None;
-            }
-            (bias, last) = (Some(own), Operand::Node(i + 2));
-        }
-        let mut silu = false;
-        if let Some((i, node)) = rest.next_if(of(Elementwise::Silu)) {
-            if node.operands != [last] {
-                return None;
-            }
-            (silu, last) = (true, Operand::Node(i + 2));
-        }
-        let whole = rest.next().is_none() && self.nodes[1..].iter().all(|n| n.output == second.output);
-        let (weights, token_runs) = (self.input(*weights)?, self.input(*token_runs)?);
-        let fits = alike && plain && whole && self.outputs.iter().copied().map(Operand::Node).eq([last]);
-        fits.then_some(FusedConv { state: *state, x: *x, weights, token_runs, runs: *runs, bias, silu })
     }
 
     fn sort_lines(&self, axis: u32, descending: bool) -> Option<Fused> {

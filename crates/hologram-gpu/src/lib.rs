@@ -302,6 +302,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
 fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
     match fused {
         Fused::NormConvert(_) => &[rms_norm::find_group],
+        Fused::NormGate(_) => &[rms_norm::find_gated],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
         Fused::Route(_) => &[route::find_group],

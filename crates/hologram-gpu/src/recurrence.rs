@@ -1,13 +1,15 @@
-//! `recurrent_state` and `recurrence`, alone or together: state f32 [slots, h, v, k], keys [n, g, k], values [n, h, v],
-//! decay and strength [n, h], runs u32 [r, 4], queries [n, g, k] → f32 [n, h, v].
+//! `recurrent_state` and `recurrence`, alone or together with what models compute before and after them: state f32
+//! [slots, h, v, k], keys [n, g, k], values [n, h, v], decay and strength [n, h], runs u32 [r, 4], queries [n, g, k] → f32
+//! [n, h, v].
 
 use hologram_device::{
-    DType, Extent, Fused, FusedRecurrence, GroupSpec, KernelSpec, Operation, Recurrence, TensorSpec,
+    DType, Decay, Extent, Fused, FusedNorm, FusedRecurrence, GroupSpec, KernelSpec, Operation, Recurrence, Rows,
+    Strength, TensorSpec,
 };
 use hologram_isa::Type;
 
 use super::arguments::Actual;
-use super::kernels::recurrence::{GIVEN, NEW_STATE, RESULTS, Recurrence as Arguments};
+use super::kernels::recurrence as text;
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{Memory, NativeKernel, Target};
 
@@ -27,93 +29,181 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     if spec.inputs.len() != inputs || spec.in_place != in_place {
         return None;
     }
-    let strength = rule.delta.then_some(4);
+    let rows = |input: usize| {
+        let sizes = spec.inputs[input].shape.get(1..)?.iter();
+        let shape: Vec<usize> =
+            sizes.map(|e| if let Extent::Fixed(n) = e { Some(*n) } else { None }).collect::<Option<_>>()?;
+        Some(Rows { input, offset: 0, stride: shape.iter().product(), shape })
+    };
     let operands = FusedRecurrence {
         rule,
         state: 0,
-        keys: 1,
-        values: 2,
-        decay: 3,
-        strength,
         runs,
-        queries: if state { 1 } else { runs + 1 },
+        keys: (rows(1)?, None),
+        queries: (rows(if state { 1 } else { runs + 1 })?, None),
+        values: rows(2)?,
+        decay: Decay::Given(3),
+        strength: if rule.delta { Strength::Given(4) } else { Strength::One },
+        skip: None,
     };
-    let parts = if state { NEW_STATE } else { RESULTS };
-    kernel(operands, &spec.inputs, &spec.output, &Places::of(spec), parts)
+    let parts = if state { text::NEW_STATE } else { text::RESULTS };
+    kernel(&operands, &spec.inputs, &spec.output, &Places::of(spec), parts)
 }
 
 /// The native kernel for both.
 pub(super) fn find_group(group: &GroupSpec, _: Target) -> Option<NativeKernel> {
-    let Fused::Recurrence(operands) = group.fused else { return None };
+    let Fused::Recurrence(operands) = &group.fused else { return None };
     let output = &group.nodes.last()?.output;
-    kernel(operands, &group.inputs, output, &Places::of_group(group, output), NEW_STATE | RESULTS | GIVEN)
+    let parts = text::NEW_STATE | text::RESULTS | text::GIVEN;
+    kernel(operands, &group.inputs, output, &Places::of_group(group, output), parts)
 }
 
 fn kernel(
-    operands: FusedRecurrence,
+    operands: &FusedRecurrence,
     tensors: &[TensorSpec],
     output: &TensorSpec,
     places: &Places,
-    parts: u32,
+    mut parts: u32,
 ) -> Option<NativeKernel> {
-    let FusedRecurrence { rule, state, keys, values, decay, strength, runs, queries } = operands;
-    let Recurrence { delta, tiled } = rule;
-    let of = |i: usize| tensors.get(i);
-    let floats = [state, keys, values, decay, strength.unwrap_or(decay), queries].map(of);
-    let runs_spec = of(runs)?;
+    let Recurrence { delta, tiled } = operands.rule;
+    let (of_state, of_runs) = (tensors.get(operands.state)?, tensors.get(operands.runs)?);
     let (
         [Extent::Fixed(slots), Extent::Fixed(h), Extent::Fixed(v), Extent::Fixed(k)],
-        [n, Extent::Fixed(g), Extent::Fixed(of_key)],
         [r, Extent::Fixed(4)],
-    ) = (of(state)?.shape.as_slice(), of(keys)?.shape.as_slice(), runs_spec.shape.as_slice())
+        [g, of_key],
+    ) = (of_state.shape.as_slice(), of_runs.shape.as_slice(), operands.keys.0.shape.as_slice())
     else {
         return None;
     };
-    let (slots, h, g, v, k) = (*slots, *h, *g, *v, *k);
-    let of_values = [*n, Extent::Fixed(h), Extent::Fixed(v)];
-    let of_heads = [*n, Extent::Fixed(h)];
-    let results = parts & RESULTS != 0;
-    let served = floats.iter().all(Option::is_some)
-        && all_f32(floats.into_iter().flatten().chain([output]))
-        && runs_spec.format == DType::Plain(Type::U32)
-        && of_key == &k
+    let (slots, h, v, k, g, results) = (*slots, *h, *v, *k, *g, parts & text::RESULTS != 0);
+    let n = *tensors.get(operands.keys.0.input)?.shape.first()?;
+    let float = |i: usize, shape: &[Extent]| {
+        tensors.get(i).filter(|t| t.format == DType::F32 && t.shape == shape).map(|_| places.input(i, 0))
+    };
+    let of_heads = [Extent::Fixed(h)];
+    let of_tokens = [n, Extent::Fixed(h)];
+    let rows = |rows: &Rows, shape: [usize; 2]| {
+        let spec = tensors.get(rows.input)?;
+        let len: usize = shape.iter().product();
+        let stored = Count::of(spec.shape.get(1..)?)?.max();
+        let fits = rows.shape == shape
+            && spec.format == DType::F32
+            && spec.shape.first() == Some(&n)
+            && stored == rows.stride
+            && rows.offset + len <= rows.stride
+            && rows.offset.is_multiple_of(4)
+            && rows.stride.is_multiple_of(4);
+        let (at, stride) = (number(rows.offset)?, number(rows.stride)?);
+        fits.then(|| (places.input(rows.input, 0), at, stride))
+    };
+    let mut normed = |(of, norm): &(Rows, Option<FusedNorm>), flag: u32| {
+        let (vectors, at, stride) = rows(of, [g, k])?;
+        let (weights, eps) = match norm {
+            None => (Memory::Null, 0.0),
+            Some(norm) => {
+                parts |= flag;
+                (float(norm.weights, &[Extent::Fixed(k)])?, norm.eps)
+            }
+        };
+        Some((vectors, at, stride, weights, eps))
+    };
+    let served = all_f32([of_state, output])
+        && of_runs.format == DType::Plain(Type::U32)
+        && *of_key == k
         && g > 0
         && h.is_multiple_of(g)
         && k.is_multiple_of(4)
         && (1..=256).contains(&k)
-        && of(values)?.shape == of_values
-        && [decay, strength.unwrap_or(decay)].iter().all(|i| tensors[*i].shape == of_heads)
-        && (!results || (of(queries)?.shape == of(keys)?.shape && output.shape == of_values));
+        && (!results || output.shape == [n, Extent::Fixed(h), Extent::Fixed(v)]);
     if !served {
         return None;
     }
-    let (tokens, most) = (Count::of(&[*n])?, r.max());
+    let (keys, key_at, key_stride, key_norm, key_eps) = normed(&operands.keys, text::NORM_KEYS)?;
+    let (queries, query_at, query_stride, query_norm, query_eps) = match results {
+        true => normed(&operands.queries, text::NORM_QUERIES)?,
+        // The kernel reads some, without a use.
+        false => (keys, key_at, key_stride, Memory::Null, key_eps),
+    };
+    // The kernel has one of each.
+    let both = operands.keys.1.is_some() == operands.queries.1.is_some();
+    if query_stride != key_stride || (both && key_eps != query_eps) {
+        return None;
+    }
+    // Copies of values are by element: their rows need no alignment, but other shapes are not worth a case.
+    let (values, value_at, value_stride) = match rows(&operands.values, [h, v]) {
+        Some(values) => values,
+        None if operands.values.offset == 0 && operands.values.stride == h * v => {
+            let shape = [n, Extent::Fixed(h), Extent::Fixed(v)];
+            (float(operands.values.input, &shape)?, 0, number(h * v)?)
+        }
+        None => return None,
+    };
+    let (decay, bias, factor) = match operands.decay {
+        Decay::Given(decay) => (float(decay, &of_tokens)?, Memory::Null, Memory::Null),
+        Decay::Timed { time, bias, factor } => {
+            parts |= text::TIMED;
+            (float(time, &of_tokens)?, float(bias, &of_heads)?, float(factor, &of_heads)?)
+        }
+    };
+    let strength = match operands.strength {
+        Strength::One if !delta => Memory::Null,
+        Strength::Given(strength) if delta => float(strength, &of_tokens)?,
+        Strength::Sigmoid(strength) if delta => {
+            parts |= text::SIGMOID;
+            float(strength, &of_tokens)?
+        }
+        Strength::Time if !delta => {
+            parts |= text::SCALED;
+            Memory::Null
+        }
+        _ => return None,
+    };
+    let skip = match operands.skip {
+        None => Memory::Null,
+        Some(skip) => {
+            parts |= text::SKIP;
+            if delta {
+                return None;
+            }
+            float(skip, &[Extent::Fixed(h), Extent::Fixed(1)])?
+        }
+    };
+    parts |= if tiled { text::TILED } else { 0 };
     let runs_now = match *r {
         Extent::Fixed(runs) => Actual { slot: u32::MAX, most: number(runs)? },
         Extent::Step { slot, max } => Actual { slot, most: number(max)? },
     };
-    let args = Arguments {
-        state: places.input(state, 0),
-        keys: places.input(keys, 0),
-        values: places.input(values, 0),
-        decay: places.input(decay, 0),
-        strength: strength.map_or(Memory::Null, |i| places.input(i, 0)),
-        runs: places.input(runs, 0),
-        queries: if results { places.input(queries, 0) } else { Memory::Null },
+    let args = text::Recurrence {
+        state: places.input(operands.state, 0),
+        keys,
+        values,
+        decay,
+        strength: if skip == Memory::Null { strength } else { skip },
+        runs: places.input(operands.runs, 0),
+        queries,
         y: if results { places.output(0) } else { Memory::Null },
-        tokens: tokens.of_step(places.step()),
+        key_norm,
+        query_norm,
+        bias,
+        factor,
+        tokens: Count::of(&[n])?.of_step(places.step()),
         runs_now,
+        key_at,
+        query_at,
+        key_stride,
+        value_at,
+        value_stride,
         slots: number(slots)?,
         h: number(h)?,
         g: number(g)?,
         v: number(v)?,
         k: number(k)?,
-        tiled: tiled.into(),
         parts,
+        eps: key_eps.max(query_eps),
     };
     let elements = [64, 128, 256].into_iter().find(|n| k <= *n)?;
     let entry = format!("recurrence_{}{elements}", if delta { "delta_" } else { "" });
-    let groups = v.div_ceil(ROWS).checked_mul(h)?.checked_mul(most)?;
+    let groups = v.div_ceil(ROWS).checked_mul(h)?.checked_mul(r.max())?;
     Some(single(launch(args, entry, [groups, 1], THREADS)?))
 }
 
@@ -171,10 +261,10 @@ mod tests {
         let kernel = find_group(&group(32, 16, 128, 128), TARGET).unwrap();
         let [crate::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
         assert_eq!((launch.entry.as_str(), launch.grid), ("recurrence_delta_128", [4 * 32 * 8, 1, 1]));
-        let args = launch.filled::<Arguments>();
+        let args = launch.filled::<text::Recurrence>();
         assert_eq!(
             (args.parts, args.slots, args.runs_now),
-            (NEW_STATE | RESULTS | GIVEN, 6, Actual { slot: 2, most: 8 })
+            (text::NEW_STATE | text::RESULTS | text::GIVEN, 6, Actual { slot: 2, most: 8 })
         );
         assert_eq!((args.y, args.tokens.step), (Memory::Binding(7), Memory::Binding(8)));
     }
@@ -207,11 +297,11 @@ mod tests {
         inputs.pop();
         let state =
             KernelSpec { op: Operation::RecurrentState(rule), output: all[0].clone(), inputs, in_place: Some(0) };
-        for (spec, parts) in [(results, RESULTS), (state, NEW_STATE)] {
+        for (spec, parts) in [(results, text::RESULTS), (state, text::NEW_STATE)] {
             let kernel = find(&spec, TARGET).unwrap();
             let [crate::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
-            let args = launch.filled::<Arguments>();
-            assert_eq!((launch.entry.as_str(), args.parts, args.tiled), ("recurrence_128", parts, 1));
+            let args = launch.filled::<text::Recurrence>();
+            assert_eq!((launch.entry.as_str(), args.parts), ("recurrence_128", parts | text::TILED));
         }
     }
 }

@@ -8,11 +8,11 @@ use hologram_isa::Type;
 use super::bounded::{Bounded, evaluate};
 use super::data::{self, POISON, Random};
 use super::run::{CaseOutput, CaseResult, failure, fixed_spec};
-use super::{CaseInput, Fill};
+use super::{CaseInput, Fill, recurrent};
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, NodeId, Plan};
-use crate::ops::{AttentionOptions, AttentionPrecision, Recurrence, RecurrenceOperands, RopeStyle};
+use crate::ops::{AttentionOptions, AttentionPrecision, RopeStyle};
 use crate::tensor::{Dim, Tensor};
 
 /// The name under which these cases are listed with the operations.
@@ -32,8 +32,7 @@ enum Kind {
     Route(Route),
     Experts(Experts),
     Cache(Cache),
-    Recur(Recur),
-    Conv(Conv),
+    Recurrent(recurrent::Layer),
 }
 
 /// Products with weights of one format that share their left side, and the operations before and after them.
@@ -111,34 +110,12 @@ struct Cache {
     sinks: bool,
 }
 
-/// A linear recurrence: its state and its results.
-#[derive(Clone, Debug)]
-struct Recur {
-    rule: Recurrence,
-    /// Heads of values and of keys.
-    heads: (usize, usize),
-    /// Elements of a value and of a key.
-    sizes: (usize, usize),
-    /// The tokens of each run.
-    runs: Vec<usize>,
-}
-
-/// A causal convolution: its state and its results, with or without what follows it.
-#[derive(Clone, Debug)]
-struct Conv {
-    width: usize,
-    channels: usize,
-    bias: bool,
-    silu: bool,
-    runs: Vec<usize>,
-}
-
 /// A graph under construction with the values of its leaves.
-struct Drawing<'a> {
+pub(super) struct Drawing<'a> {
     executor: &'a Executor,
     extents: [(usize, usize); 1],
     random: Random,
-    graph: Graph,
+    pub graph: Graph,
     leaves: Vec<(NodeId, Bounded)>,
     /// Inputs by name.
     written: Vec<(String, Vec<u8>)>,
@@ -153,7 +130,7 @@ impl Drawing<'_> {
     }
 
     /// An input when its first dimension is the tokens, otherwise a constant.
-    fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
+    pub(super) fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
         let (bytes, value) = self.bytes(&input)?;
         let node = if matches!(input.shape.first(), Some(Dim::Extent(_))) {
             let name = format!("input{}", self.leaves.len());
@@ -168,12 +145,12 @@ impl Drawing<'_> {
         Ok(node)
     }
 
-    fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
+    pub(super) fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
         let fill = Fill::Values(values.into_iter().map(|v| v as f32).collect());
         self.leaf(CaseInput { format: DType::U32, shape: shape.to_vec(), fill })
     }
 
-    fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
+    pub(super) fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
         let (bytes, value) = self.bytes(input)?;
         let tensor = Tensor::from_bytes(self.executor, input.format, &value.tensor.shape, &bytes)?;
         let node = self.graph.state(&tensor)?;
@@ -183,56 +160,7 @@ impl Drawing<'_> {
     }
 }
 
-const TOKENS: Dim = Dim::Extent(0);
-
-/// The slots of these runs, two each, and the runs: the first has no state before it.
-fn run_list(d: &mut Drawing<'_>, counts: &[usize]) -> Result<(usize, NodeId)> {
-    let mut first = 0;
-    let fields = counts.iter().enumerate().flat_map(|(i, count)| {
-        first += count;
-        [first - count, *count, if i == 0 { 1 << 20 } else { 2 * i }, 2 * i + 1]
-    });
-    let runs = d.indices(&[counts.len().into(), 4.into()], fields)?;
-    Ok((2 * counts.len(), runs))
-}
-
-impl Recur {
-    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
-        let ((h, g), (v, k)) = (self.heads, self.sizes);
-        let (slots, runs) = run_list(d, &self.runs)?;
-        let state = d.state(&CaseInput::normal(DType::F32, &[slots, h, v, k].map(Dim::Fixed)))?;
-        let mut leaf = |shape: &[usize], scale: f32| {
-            let shape = std::iter::once(TOKENS).chain(shape.iter().map(|n| Dim::Fixed(*n))).collect();
-            d.leaf(CaseInput { format: DType::F32, shape, fill: Fill::Normal(scale) })
-        };
-        let of_keys = (k as f32).sqrt().recip();
-        let (keys, queries) = (leaf(&[g, k], of_keys)?, leaf(&[g, k], of_keys)?);
-        let (values, decay) = (leaf(&[h, v], 1.0)?, leaf(&[h], 0.5)?);
-        let strength = if self.rule.delta { Some(leaf(&[h], 0.5)?) } else { None };
-        let operands = RecurrenceOperands { keys, values, decay, strength, runs };
-        let state = d.graph.recurrent_state(state, self.rule, operands)?;
-        Ok(vec![d.graph.recurrence(state, self.rule, queries, operands)?])
-    }
-}
-
-impl Conv {
-    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
-        let (slots, runs) = run_list(d, &self.runs)?;
-        let c = self.channels;
-        let state = d.state(&CaseInput::normal(DType::F32, &[slots, self.width - 1, c].map(Dim::Fixed)))?;
-        let x = d.leaf(CaseInput::normal(DType::F32, &[TOKENS, c.into()]))?;
-        let weights = d.leaf(CaseInput::normal(DType::F32, &[c, self.width].map(Dim::Fixed)))?;
-        let of = self.runs.iter().enumerate().flat_map(|(i, count)| std::iter::repeat_n(i, *count));
-        let token_runs = d.indices(&[TOKENS], of)?;
-        let bias = if self.bias { Some(d.leaf(CaseInput::normal(DType::F32, &[c.into()]))?) } else { None };
-        let state = d.graph.conv_state(state, x, runs)?;
-        let mut y = d.graph.causal_conv(state, x, weights, token_runs, runs)?;
-        if let Some(bias) = bias {
-            y = d.graph.add(y, bias)?;
-        }
-        Ok(vec![if self.silu { d.graph.silu(y)? } else { y }])
-    }
-}
+pub(super) const TOKENS: Dim = Dim::Extent(0);
 
 impl Convert {
     fn apply(self, g: &mut Graph, x: NodeId) -> Result<NodeId> {
@@ -375,8 +303,7 @@ impl GroupCase {
             Kind::Route(r) => self.tokens.1 * r.n,
             Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
-            Kind::Recur(r) => self.tokens.1 * r.heads.0 * r.sizes.0 * r.sizes.1 * 3,
-            Kind::Conv(c) => self.tokens.1 * c.channels * c.width,
+            Kind::Recurrent(layer) => self.tokens.1 * layer.work(),
         }
     }
 
@@ -387,7 +314,7 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
-            Kind::Route(_) | Kind::Recur(_) | Kind::Conv(_) => return "f32".into(),
+            Kind::Route(_) | Kind::Recurrent(_) => return "f32".into(),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
         };
@@ -437,8 +364,7 @@ impl GroupCase {
             Kind::Route(r) => r.build(&mut d)?,
             Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
-            Kind::Recur(r) => r.build(&mut d)?,
-            Kind::Conv(c) => c.build(&mut d)?,
+            Kind::Recurrent(layer) => layer.build(&mut d)?,
         };
         for (i, value) in wanted.iter().enumerate() {
             d.graph.output(&format!("output{i}"), *value)?;
@@ -662,32 +588,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     let (style, kv) = (RopeStyle::HalfSplit, Type::F16);
     let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false, sinks: false };
     cases.push(GroupCase { tokens: (130, 127), kind: Kind::Cache(cache) });
-    // A token, sequences of one token, runs that end within what a kernel takes at a time, and lengths of models.
-    let rules = [(false, false), (true, false), (true, true)].map(|(delta, tiled)| Recurrence { delta, tiled });
-    for (heads, sizes, runs) in [
-        ((2, 1), (33, 24), vec![3, 0, 9]),
-        ((4, 2), (64, 64), vec![1, 17, 1, 5]),
-        ((32, 16), (128, 128), vec![1]),
-        ((6, 3), (128, 128), vec![1, 1, 1]),
-        ((2, 2), (128, 128), vec![2, 150, 1]),
-        ((3, 1), (40, 256), vec![5, 1]),
-        ((64, 1), (64, 128), vec![1, 1]),
-    ] {
-        for rule in rules.into_iter().filter(|rule| heads.0 < 32 || rule.delta == (heads.1 > 1)) {
-            let n = runs.iter().sum();
-            let kind = Kind::Recur(Recur { rule, heads, sizes, runs: runs.clone() });
-            cases.push(GroupCase { tokens: (if n > 1 { n + 3 } else { n }, n), kind });
-        }
-    }
-    for (width, channels, runs) in
-        [(3, 2048, vec![1]), (4, 8192, vec![1, 1, 2]), (2, 260, vec![1, 70, 4]), (4, 300, vec![7, 0, 90])]
-    {
-        for (bias, silu) in [(false, false), (false, true), (true, true)] {
-            let n = runs.iter().sum();
-            let kind = Kind::Conv(Conv { width, channels, bias, silu, runs: runs.clone() });
-            cases.push(GroupCase { tokens: (if n > 1 { n + 3 } else { n }, n), kind });
-        }
-    }
+    cases.extend(recurrent::cases().map(|(tokens, layer)| GroupCase { tokens, kind: Kind::Recurrent(layer) }));
     let attention = Some(AttentionPrecision::BF16.into());
     let cache = Cache {
         attention,

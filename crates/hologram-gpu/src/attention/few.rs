@@ -6,7 +6,7 @@ use super::super::kernels::attention::{
     ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_FIRSTS, ATTENTION_PAIRS, ATTENTION_SINKS,
     ATTENTION_WINDOW, MAX_SPLITS,
 };
-use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeEight, AttentionJoin};
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeCodes, AttentionJoin};
 use super::super::kernels::cuda::attention_few::{self, AttentionFew};
 use super::super::launch::{launch, launch_of, single};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
@@ -42,7 +42,7 @@ pub(super) struct Fresh {
 pub(super) enum More {
     /// Rows appended to a cache of floats.
     Fresh(Fresh),
-    /// The scales of 8-bit keys and values; null for other caches.
+    /// The scales of keys and values in 8 or 4 bits; null for other caches.
     Scales([Memory; 2]),
 }
 
@@ -66,10 +66,12 @@ pub(super) fn kernel(
         Cache::F32 => ("float", made_for),
         Cache::F16 => ("half", if on_tensor_cores || apple { made_for } else { 0 }),
         Cache::Eight => ("eight", made_for),
+        Cache::Four => ("four_bits", made_for),
     };
+    let coded = matches!(sizes.cache, Cache::Eight | Cache::Four);
     let at_a_time = match heads / kv_heads {
         _ if on_tensor_cores => 8,
-        _ if sizes.cache == Cache::Eight => 4,
+        _ if coded => 4,
         1 => 1,
         5.. if made_for != 0 => 8,
         _ => 4,
@@ -181,8 +183,8 @@ pub(super) fn kernel(
     let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
     let launch = if on_tensor_cores {
         launch(floats!(AttentionFew), format!("attention_few_{d}_{simds}"), grid, threads)?
-    } else if sizes.cache == Cache::Eight {
-        let args = AttentionDecodeEight {
+    } else if coded {
+        let args = AttentionDecodeCodes {
             q,
             keys,
             values,

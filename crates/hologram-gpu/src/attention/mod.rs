@@ -29,6 +29,8 @@ enum Cache {
     F16,
     /// 8-bit codes with a plane of scales.
     Eight,
+    /// Likewise, two codes in a byte.
+    Four,
 }
 
 /// Sizes of attention.
@@ -66,6 +68,7 @@ impl Sizes {
             DType::Plain(Type::F32) => Cache::F32,
             DType::Plain(Type::F16) => Cache::F16,
             DType::Q8Planes => Cache::Eight,
+            DType::Q4Planes => Cache::Four,
             _ => return None,
         };
         let served = k == v
@@ -79,7 +82,7 @@ impl Sizes {
             && [blocks, kv_heads, rows, columns, d].iter().all(|n| *n > 0)
             && heads > 0
             && heads.is_multiple_of(kv_heads)
-            && d.is_multiple_of(8)
+            && d.is_multiple_of(k.format.block_len().max(8))
             && d <= 256;
         // Kernels use 32 bits for positions, 16-byte chunks of the cache, and elements of q.
         let fits = |sizes: &[usize]| {
@@ -176,8 +179,8 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Operands { firsts: firsts.map(input), sinks: sinks.map(input), ..Operands::of([0, 1, 2, 3, 4, 5].map(input)) };
     let tokens = sizes.tokens.max();
     let scales = match sizes.cache {
-        Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
-        _ => [Memory::Null, Memory::Null],
+        Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
+        Cache::F32 | Cache::F16 => [Memory::Null, Memory::Null],
     };
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
     let many = || match target.vendor {
