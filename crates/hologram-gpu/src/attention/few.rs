@@ -64,12 +64,13 @@ pub(super) fn kernel(
     let coded = matches!(sizes.cache, Cache::Eight | Cache::Four);
     let on_tensor_cores = (sizes.cache == Cache::F16 || coded) && made_for != 0 && sizes.shift >= 4 && target.has(80);
     let apple = target.is_apple();
-    let (cache, made_for) = match sizes.cache {
-        Cache::F32 => ("float", made_for),
-        Cache::F16 => ("half", if on_tensor_cores || apple { made_for } else { 0 }),
-        Cache::Eight => ("eight", made_for),
-        Cache::Four => ("four_bits", made_for),
+    let cache = match sizes.cache {
+        Cache::F32 => "float",
+        Cache::F16 => "half",
+        Cache::Eight => "eight",
+        Cache::Four => "four_bits",
     };
+    let made_for = if sizes.cache == Cache::F32 || on_tensor_cores || apple { made_for } else { 0 };
     let at_a_time = match heads / kv_heads {
         _ if on_tensor_cores => 8,
         _ if coded => 4,
