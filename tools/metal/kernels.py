@@ -323,7 +323,7 @@ def recurrence():
                 floats(n * h * v) if parts & RESULTS else None, norms[1], norms[0], bias, factor, uints(n, len(counts)), 0, n + 4, 1, 1,
                 len(counts) + 1, ats[1], ats[0], strides[1], ats[2], strides[2], slots, h, g, v, k, parts, eps, uints(*[0] * 8)]
         results = ({0: after} if parts & NEW_STATE else {}) | ({7: y} if parts & RESULTS else {}) | {30: [0] * 8}
-        yield Case("recurrence.k", name, ((v + 15) // 16 * h * (len(counts) + 1),), (128,), args, results)
+        yield Case("recurrence.k", name, ((v + 31) // 32 * h * (len(counts) + 1),), (128,), args, results)
 
 
 def causal_conv():

@@ -13,7 +13,8 @@ use super::kernels::recurrence as text;
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{Memory, NativeKernel, Target};
 
-/// Threads of a workgroup.
+/// Rows of a head's state, and threads, of a workgroup.
+const ROWS: usize = 32;
 const THREADS: usize = 128;
 
 /// The native kernel for one of the two operations.
@@ -202,7 +203,7 @@ fn kernel(
     };
     let elements = [64, 128, 256].into_iter().find(|n| k <= *n)?;
     let entry = format!("recurrence_{}{elements}", if delta { "delta_" } else { "" });
-    let groups = v.div_ceil(text::ROWS as usize).checked_mul(h)?.checked_mul(r.max())?;
+    let groups = v.div_ceil(ROWS).checked_mul(h)?.checked_mul(r.max())?;
     Some(single(launch(args, entry, [groups, 1], THREADS)?))
 }
 
@@ -259,7 +260,7 @@ mod tests {
     fn state_and_results_are_one_launch() {
         let kernel = find_group(&group(32, 16, 128, 128), TARGET).unwrap();
         let [crate::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
-        assert_eq!((launch.entry.as_str(), launch.grid), ("recurrence_delta_128", [8 * 32 * 8, 1, 1]));
+        assert_eq!((launch.entry.as_str(), launch.grid), ("recurrence_delta_128", [4 * 32 * 8, 1, 1]));
         let args = launch.filled::<text::Recurrence>();
         assert_eq!(
             (args.parts, args.slots, args.runs_now),
@@ -275,8 +276,8 @@ mod tests {
             let crate::Part::Kernel(launch) = &kernel.parts[0] else { return None };
             Some((launch.entry.clone(), launch.grid[0]))
         };
-        assert_eq!(entry(64, 64), Some(("recurrence_delta_64".into(), 4 * 4 * 8)));
-        assert_eq!(entry(33, 256), Some(("recurrence_delta_256".into(), 3 * 4 * 8)));
+        assert_eq!(entry(64, 64), Some(("recurrence_delta_64".into(), 2 * 4 * 8)));
+        assert_eq!(entry(33, 256), Some(("recurrence_delta_256".into(), 2 * 4 * 8)));
         // Rows that are no multiple of 16 bytes have the program.
         assert_eq!(entry(64, 62), None);
     }
