@@ -390,6 +390,6 @@ def load(
     lora: Sequence[str | os.PathLike | tuple[str | os.PathLike, float]] = (),
 ) -> Model:
     """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest
-    text in tokens, `kv` the cache's type ("f32", "f16" or "q8"), `sequences` the most texts computed at once,
+    text in tokens, `kv` the cache's type ("f32", "f16", "q8" or "q4"), `sequences` the most texts computed at once,
     `lora` adapters (PEFT folders or `.gguf` files), each a path or a tuple of a path and a scale."""
     return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory, lora=lora)

@@ -37,7 +37,8 @@ fn kv_format(name: Option<&str>) -> Result<Option<DType>> {
         Some("f32") => Ok(Some(DType::F32)),
         Some("f16") => Ok(Some(DType::F16)),
         Some("q8") => Ok(Some(DType::Q8Planes)),
-        Some(other) => value(format!("kv is {other:?}, but must be \"f32\", \"f16\" or \"q8\"")),
+        Some("q4") => Ok(Some(DType::Q4Planes)),
+        Some(other) => value(format!("kv is {other:?}, but must be \"f32\", \"f16\", \"q8\" or \"q4\"")),
     }
 }
 

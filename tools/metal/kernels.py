@@ -78,6 +78,14 @@ def rms_norm():
     # A token of three rows and of two, and room for another.
     args = [x[0], w[0], floats(6 * 128), x[1], w[1], floats(4 * 128), uints(9, 1), 1, 2, 1, 3, 2, 6, n, 1e-5]
     yield Case("rms_norm.k", "rms_norms_2", (10,), (32,), args, {2: want[0], 5: want[1]}, bound=1e-6)
+    for n, rows, threads in [(128, 3, 32), (260, 2, 64)]:
+        x, w, gate = floats(n * rows), floats(n), floats(n * rows)
+        want = []
+        for row, own in zip(rows_of(x, n), rows_of(gate, n)):
+            scale = 1 / math.sqrt(sum(a * a for a in row) / n + 1e-5)
+            want += [a * scale * b * c / (1 + math.exp(-c)) for a, b, c in zip(row, w, own)]
+        args = [x, w, gate, floats(n * rows), uints(0), FIXED, rows, 1, n, 1e-5]
+        yield Case("rms_norm.k", "rms_norm_gate", (rows + 1,), (threads,), args, {3: want}, streams=[0, 2])
     x, w, n = floats(3 * 37), floats(37), 37
     want = [a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(x, n) for a, c in zip(row, w)]
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(0), FIXED, 3, 1, n, 1e-5], {2: want}, bound=1e-6)
@@ -180,7 +188,32 @@ def rotated(x, positions, freqs, heads, d, pairs, adjacent):
     return want
 
 
+def of_four_bits(x):
+    """Codes of 4 bits, two in a byte, their scales and the values, of a cache."""
+    codes, scales, values = bytearray(), [], []
+    for start in range(0, len(x), 32):
+        block = x[start:start + 32]
+        extreme = max(block, key=abs)
+        scale = of_halves(halves([extreme / -8]))[0]
+        of = [min(max(round(v * -8 / extreme), -8), 7) for v in block]
+        codes += bytes(of[i] + 8 | of[i + 16] + 8 << 4 for i in range(16))
+        scales.append(scale)
+        values += [c * scale for c in of]
+    return array.array("B", codes), halves(scales), values
+
+
 def caches():
+    # In 4 bits, a scale for 32 elements, by workgroups that have a part of a token's.
+    x, slots = floats(2 * 3 * 32), uints(9, 2)
+    codes, scales, _ = of_four_bits(x)
+    stored, of_scales = [0] * (4 * 3 * 4 * 16), [0.0] * (4 * 3 * 4)
+    for t, slot in enumerate(slots):
+        for h in range(3):
+            to = ((slot >> 2) * 3 + h) * 4 + slot % 4
+            stored[to * 16:to * 16 + 16] = codes[(t * 3 + h) * 16:][:16]
+            of_scales[to] = of_halves(scales)[t * 3 + h]
+    args = [array.array("B", bytes(len(stored))), halves([0] * len(of_scales)), x, slots, uints(0), FIXED, 2, 1, 4, 3, 4, 32, uints(*[0] * 8)]
+    yield Case("kv_append.k", "kv_append_four", (2, 1), (256,), args, {0: stored, 1: of_scales}, {1: of_halves}, 1e-3, [2])
     tokens, heads, kv, d, shift, blocks = 3, 4, 2, 16, 2, 5
     x, slots = floats(tokens * kv * d), uints(7, 19, 0)
     where = lambda slot, head, e: ((slot >> shift) * kv + head) * (1 << shift) * d + (slot & (1 << shift) - 1) * d + e
@@ -229,6 +262,102 @@ def gather():
     x, indices = floats(4 * 50), uints(*[RNG.randrange(50) for _ in range(12)])
     yield Case("gather.k", "take", (1,), (256,), [x, indices, floats(12), uints(0), FIXED, 12, 1, 50, 3, uints(*[0] * 8)],
                {2: [x[i // 3 * 50 + indices[i]] for i in range(12)]})
+
+
+def runs_of(counts):
+    """Runs of tokens with two slots each, the first without a state before it: their fields, and per token its run."""
+    fields, tokens = [], []
+    for i, count in enumerate(counts):
+        fields += [len(tokens), count, 2 * i if i else 1 << 20, 2 * i + 1]
+        tokens += [i] * count
+    return fields, tokens
+
+
+def softplus(x):
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def recurrence():
+    NEW_STATE, RESULTS, GIVEN, NORMS, TIMED, SIGMOID, SCALED, SKIP, TILED = 1, 2, 4, 24, 32, 64, 128, 256, 512
+    both = NEW_STATE | RESULTS | GIVEN
+    for h, g, v, k, counts, delta, parts in [(2, 1, 33, 24, [3, 0, 18], 1, both), (2, 2, 34, 128, [1, 9], 1, both | NORMS | TIMED | SIGMOID),
+                                             (2, 1, 40, 256, [5, 1], 0, both | TIMED | SCALED | SKIP), (4, 2, 32, 64, [17], 1, both | TILED),
+                                             (3, 1, 64, 128, [1, 1], 0, both), (2, 1, 36, 60, [1, 17], 1, both | NORMS), (2, 2, 32, 64, [3], 0, NEW_STATE),
+                                             (2, 2, 32, 64, [3], 1, RESULTS)]:
+        fields, tokens = runs_of(counts)
+        n, slots, eps = len(tokens), 2 * len(counts), 1e-3
+        # What models prepare comes in one tensor, with something else before and after it.
+        lens = [g * k, g * k, h * v]
+        if parts & (NORMS | SCALED):
+            stride = sum(lens) + 8
+            ats = [4, 4 + lens[0], 4 + lens[0] + lens[1]]
+            queries = keys = values = floats(n * stride)
+            strides = [stride] * 3
+        else:
+            queries, keys, values = (floats(n * of, k ** -0.5) for of in lens)
+            ats, strides = [0] * 3, lens
+        decay, strength, skip = floats(n * h, 0.5), floats(n * h, 0.5), floats(h)
+        norms, bias, factor = [floats(k), floats(k)], floats(h), floats(h, 0.3)
+        state = floats(slots * h * v * k)
+
+        def vector(x, which, t, head):
+            row = x[t * strides[which] + ats[which] + head * k:][:k]
+            if parts & NORMS:
+                scale = 1 / math.sqrt(sum(a * a for a in row) / k + eps)
+                row = [a * scale * w for a, w in zip(row, norms[which])]
+            return row
+
+        after, y = list(state), [0.0] * (n * h * v)
+        for first, count, before, to in rows_of(fields, 4):
+            for head in range(h) if count else []:
+                of_key = head % g if parts & TILED else head // (h // g)
+                vectors = [(vector(queries, 0, t, of_key), vector(keys, 1, t, of_key)) for t in range(first, first + count)]
+                for j in range(v):
+                    at = ((before * h + head) * v + j) * k
+                    row = list(state[at:at + k]) if before < slots else [0.0] * k
+                    for t, (query, key) in zip(range(first, first + count), vectors):
+                        value = u = values[t * strides[2] + ats[2] + head * v + j]
+                        d, s = decay[t * h + head], strength[t * h + head]
+                        if parts & TIMED:
+                            time = softplus(d + bias[head])
+                            d = math.exp(factor[head] * time)
+                            u *= time if parts & SCALED else 1
+                        if parts & SIGMOID:
+                            s = 1 / (1 + math.exp(-s))
+                        if delta:
+                            u = s * (u - d * sum(a * b for a, b in zip(row, key)))
+                        row = [d * s + u * a for s, a in zip(row, key)]
+                        y[(t * h + head) * v + j] = sum(a * b for a, b in zip(row, query)) + (value * skip[head] if parts & SKIP else 0)
+                    at = ((to * h + head) * v + j) * k
+                    after[at:at + k] = row
+        name = "recurrence_" + ("delta_" if delta else "") + str(next(e for e in (64, 128, 256) if k <= e))
+        # The numbers of tokens and runs are words of the step block.
+        args = [state, keys, values, decay, strength if delta else skip if parts & SKIP else None, uints(*fields), queries,
+                floats(n * h * v) if parts & RESULTS else None, norms[1], norms[0], bias, factor, uints(n, len(counts)), 0, n + 4, 1, 1,
+                len(counts) + 1, ats[1], ats[0], strides[1], ats[2], strides[2], slots, h, g, v, k, parts, eps, uints(*[0] * 8)]
+        results = ({0: after} if parts & NEW_STATE else {}) | ({7: y} if parts & RESULTS else {}) | {30: [0] * 8}
+        yield Case("recurrence.k", name, ((v + 31) // 32 * h * (len(counts) + 1),), (128,), args, results)
+
+
+def causal_conv():
+    for width, c, counts, each, parts in [(4, 300, [3, 0, 9], 1, 7), (3, 256, [1], 1, 3), (2, 264, [2, 11, 4], 8, 1), (4, 256, [1, 1, 1], 1, 0)]:
+        fields, tokens = runs_of(counts)
+        n, slots = len(tokens), 2 * len(counts)
+        state, x, w, bias = floats(slots * (width - 1) * c), floats(n * c), floats(c * width), floats(c)
+        after, y = list(state), []
+        for first, count, before, to in rows_of(fields, 4):
+            old = state[before * (width - 1) * c:][:(width - 1) * c] if before < slots else [0.0] * ((width - 1) * c)
+            inputs = list(old) + list(x[first * c:(first + count) * c])
+            for t in range(count):
+                for i in range(c):
+                    sum_ = sum(inputs[(t + j) * c + i] * w[i * width + j] for j in range(width)) + (bias[i] if parts & 4 else 0)
+                    y.append(sum_ / (1 + math.exp(-sum_)) if parts & 2 else sum_)
+            if count and parts & 1:
+                after[to * (width - 1) * c:(to + 1) * (width - 1) * c] = inputs[count * c:]
+        args = [state, x, w, uints(*tokens), uints(*fields), bias if parts & 4 else None, floats(n * c), uints(n, len(counts)), 0, n + 1, 1,
+                1, len(counts) + 1, slots, c, each, parts, uints(*[0] * 8)]
+        grid = ((c // 4 + 63) // 64, (n + each) // each)
+        yield Case("causal_conv.k", f"causal_conv_{width}", grid, (64,), args, {0: after, 6: y, 17: [0] * 8})
 
 
 def top_k():
@@ -479,9 +608,10 @@ def attention():
     """Over a paged cache; what several workgroups found for a token is joined by a launch of its own, tested on parts made here."""
     for i, (ty, heads, kv, d, of, tile, window) in enumerate([("float", 4, 2, 64, 4, 64, 0), ("half", 2, 2, 64, 1, 128, 0), ("float", 2, 1, 24, 1, 16, 0), ("half", 8, 1, 128, 8, 64, 0),
                                                               ("float", 4, 2, 64, 4, 64, 70), ("half", 2, 1, 24, 4, 32, 40), ("eight", 8, 2, 64, 4, 128, 0),
-                                                              ("eight", 2, 1, 128, 4, 64, 100), ("eight", 3, 1, 32, 4, 32, 0)]):
+                                                              ("eight", 2, 1, 128, 4, 64, 100), ("eight", 3, 1, 32, 4, 32, 0), ("four_bits", 8, 2, 64, 4, 128, 0),
+                                                              ("four_bits", 2, 1, 128, 4, 64, 100), ("four_bits", 3, 1, 96, 4, 32, 0)]):
         # With sinks and a cap, and without a window with the first position that each token sees.
-        varied = i in (1, 4, 6, 8)
+        varied, coded = i in (1, 4, 6, 8, 9), ty in ("eight", "four_bits")
         # The second token is the last that its row of the table has a block for, and the row is the table's last.
         shift, columns, tokens, positions, sequences = 3, 26, 3, uints(5, 207, 66), uints(0, 1, 0)
         blocks, of_kv = 2 * columns, heads // kv
@@ -493,6 +623,8 @@ def attention():
             codes, scales = zip(*[quantized(c, 32)[:2] for c in cache])
             cache, scales = [array.array("b", c) for c in codes], [halves(s) for s in scales]
             keys, values = [[c * s for c, s in zip(c, (s for s in of_halves(s) for _ in range(32)))] for c, s in zip(codes, scales)]
+        if ty == "four_bits":
+            cache, scales, (keys, values) = zip(*map(of_four_bits, cache))
         want, parts, stats = [], {}, {}
         firsts = uints(*[p // 3 for p in positions]) if varied and not window else None
         sinks, cap = (floats(heads), 1.5) if varied else (None, 0.0)
@@ -520,8 +652,8 @@ def attention():
         width = of * d * 2 * kv * slices * tokens
         name = f"attention_decode_{ty}_{d if d in (64, 128) else 0}_{of}"
         tail = [uints(0), FIXED, tokens, 1, heads, kv, d, shift, blocks, 2, columns, window << 5 | (8 if firsts else 0) | (16 if varied else 0)]
-        more = [*([firsts] if ty == "eight" else []), sinks, cap * math.log2(math.e)]
-        head = [q, *cache, *scales, positions, sequences, table] if ty == "eight" else [q, None, None, positions, sequences, firsts, table, None, *cache]
+        more = [*([firsts] if coded else []), sinks, cap * math.log2(math.e)]
+        head = [q, *cache, *scales, positions, sequences, table] if coded else [q, None, None, positions, sequences, firsts, table, None, *cache]
         result = len(head)
         head += [floats(len(q)), floats(width), floats(width // d * 2), None, uints(*[0] * 8)]
         scale = math.log2(math.e) / math.sqrt(d)
@@ -532,7 +664,7 @@ def attention():
             one = list(tail)
             one[2] = 1
             yield Case("attention_decode.k", name, (1, kv, slices), (256,), [*head[:result], head[result][:], *head[result + 1:], *one, 1, scale, *more],
-                       {result: want[:heads * d]}, bound=bound, streams=[(1, 3), (2, 4)] if ty == "eight" else [8, 9])
+                       {result: want[:heads * d]}, bound=bound, streams=[] if ty == "four_bits" else [(1, 3), (2, 4)] if coded else [8, 9])
         # The parts that the first launch leaves, where a token has more than one.
         partial, two = [0.0] * width, [0.0] * (width // d * 2)
         for (t, h, split), part in parts.items():
@@ -584,9 +716,10 @@ def attention_prefill():
     for i, (ty, d, heads, kv, window, runs) in enumerate([("float", 64, 4, 2, 0, [(1, 0, 40), (0, 33, 9)]), ("half", 128, 2, 2, 0, [(0, 60, 20)]), ("eight", 64, 7, 1, 0, [(1, 30, 12)]),
                                            ("float", 80, 3, 1, 20, [(0, 50, 25), (1, 0, 2), (0, 10, 3)]), ("half", 64, 8, 2, 45, [(1, 84, 20)]),
                                            ("half", 96, 1, 1, 0, [(0, 0, 66)]), ("eight", 128, 4, 1, 33, [(0, 20, 17)]), ("float", 128, 4, 2, 0, [(1, 31, 2)]),
-                                           ("half", 80, 2, 1, 0, [(0, 5, 9)]), ("float", 96, 2, 1, 7, [(0, 0, 30)]), ("eight", 96, 2, 1, 0, [(1, 31, 4)])]):
+                                           ("half", 80, 2, 1, 0, [(0, 5, 9)]), ("float", 96, 2, 1, 7, [(0, 0, 30)]), ("eight", 96, 2, 1, 0, [(1, 31, 4)]),
+                                           ("four_bits", 64, 7, 1, 0, [(1, 30, 12)]), ("four_bits", 128, 4, 1, 33, [(0, 20, 17)])]):
         # As in `attention`.
-        varied = i in (1, 2, 4, 9)
+        varied = i in (1, 2, 4, 9, 11)
         shift, columns, of_kv = 3, 13, heads // kv
         blocks = 2 * columns
         table = uints(*RNG.sample(range(blocks), blocks))
@@ -601,6 +734,10 @@ def attention_prefill():
                 scales[i] = halves(s)
                 caches.append(array.array("b", codes))
                 values.append([c * s for c, s in zip(codes, (s for s in of_halves(scales[i]) for _ in range(32)))])
+            elif ty == "four_bits":
+                codes, scales[i], x = of_four_bits(x)
+                caches.append(codes)
+                values.append(x)
             else:
                 caches.append(halves(x) if ty == "half" else x)
                 values.append(list(of_halves(caches[i]) if ty == "half" else x))
@@ -699,7 +836,7 @@ def matmul_simdgroup():
                        5e-3 if form == "narrow" else 1e-5, [2 + i for i in range(len(rows))] if n <= 64 and w not in ("q4", "t2", *PACKED) else [])
 
 
-GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, biases, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed]
+GROUPS = [matmul_simdgroup, attention, attention_append, attention_prefill, sample, rms_norm, biases, layer_norm, softmax, reduce, quantize, elementwise, rope, caches, gather, top_k, matvec, matvec_i8, matvec_packed, route, experts, packed, recurrence, causal_conv]
 
 
 def run(source, cases, folders=FOLDERS):

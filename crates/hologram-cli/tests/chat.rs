@@ -350,7 +350,7 @@ fn run_with_penalties_stops_and_json() {
     let object = &objects(&run(&["--seed", "9", "--json"]))[0];
     assert_eq!(object["seed"].as_u64(), Some(9));
     assert_eq!(run(&["--temperature", "0", "--kv", "f32"]), plain);
-    for kv in ["f16", "q8"] {
+    for kv in ["f16", "q8", "q4"] {
         assert!(!run(&["--temperature", "0", "--kv", kv]).is_empty());
     }
     for (option, value) in

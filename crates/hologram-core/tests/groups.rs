@@ -8,7 +8,7 @@ use hologram_backends::{
     Backend, Binding, CommandList, Extent, GroupNode, GroupSpec, KernelSpec, Kernels, Launch, LaunchConfig, Operand,
     Operation, Pipeline, Policy, TensorSpec, pass_on,
 };
-use hologram_core::ops::RopeStyle;
+use hologram_core::ops::{Recurrence, RecurrenceOperands, RopeStyle};
 use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, NodeId, Result, Tensor, conformance};
 use hologram_isa::{Access, Builder, Program, Type};
 
@@ -297,6 +297,31 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
                 g.add(a, b)
             },
             &["matmul(0,1) add(n0,0) -> n1", "matmul(0,1) add(2,n0) -> n1"],
+        ),
+        (
+            "a recurrence with the copies and norms of its operands",
+            |_| true,
+            |g, x, w| {
+                let part = |g: &mut Graph, start: usize, heads: usize| {
+                    let x = g.slice(x, 1, start, start + 16 * heads)?;
+                    let x = g.reshape(x, &[3.into(), heads.into(), 16.into()])?;
+                    g.copy(x)
+                };
+                let (q, k, values) = (part(g, 0, 1)?, part(g, 16, 1)?, part(g, 32, 2)?);
+                let norms = [w.add(g, &[16])?, w.add(g, &[16])?];
+                let keys = g.rms_norm(k, norms[0], 1e-5)?;
+                let queries = g.rms_norm(q, norms[1], 1e-5)?;
+                let (decay, strength) = (w.add(g, &[3, 2])?, w.add(g, &[3, 2])?);
+                let state = Tensor::from_slice(w.executor, &[2, 2, 16, 16], &noise(1024, 5))?;
+                let state = g.state(&state)?;
+                let runs = g.constant(&Tensor::from_slice(w.executor, &[1, 4], &[0u32, 3, 0, 1])?)?;
+                let rule = Recurrence { delta: true, tiled: false };
+                let operands = RecurrenceOperands { keys, values, decay, strength: Some(strength), runs };
+                let state = g.recurrent_state(state, rule, operands)?;
+                g.recurrence(state, rule, queries, operands)
+            },
+            &["copy_view(0) copy_view(0) copy_view(0) rms_norm(n1,1) rms_norm(n0,2) \
+               recurrent_state(3,n3,n2,4,5,6) recurrence(n5,n3,n2,4,5,6,n4) -> n6"],
         ),
         (
             "a product with something that is not its prologue",

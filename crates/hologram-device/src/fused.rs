@@ -1,6 +1,10 @@
 //! Recognises, in one place, the groups of operations that one kernel may compute: the role of each operation, and its
 //! inputs.
 
+mod recurrence;
+
+pub use recurrence::{Decay, FusedConv, FusedRecurrence, Rows, Strength};
+
 use crate::{DType, Elementwise, F32, GroupNode, Operand, Operation, RopeStyle, TensorSpec};
 
 /// The meaning of a group of operations. Inputs are indices into the group's inputs.
@@ -14,6 +18,8 @@ pub enum Fused {
     Norms(Norms),
     /// `add add [add]?`: sums of a tensor and a bias each, which are the same elements for all rows.
     Biases(Vec<(usize, usize)>),
+    /// A norm whose result silu of a gate multiplies.
+    NormGate(NormGate),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
     CacheUpdate(CacheUpdate),
     /// A router's choice among experts.
@@ -22,6 +28,10 @@ pub enum Fused {
     Router(Router),
     /// Products with experts' matrices, and the operation after them.
     Experts(FusedExperts),
+    /// A linear recurrence: its state and its results.
+    Recurrence(Box<FusedRecurrence>),
+    /// A causal convolution: its state and its results.
+    CausalConv(FusedConv),
     /// The indices that sort whole lines.
     SortLines {
         /// The dimension.
@@ -203,6 +213,17 @@ pub struct Norms {
     pub norms: [FusedNorm; 2],
 }
 
+/// `rms_norm swiglu`: silu(gate) · norm(x).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormGate {
+    /// The input of the norm.
+    pub x: usize,
+    /// The norm.
+    pub norm: FusedNorm,
+    /// The gate, of the shape of x.
+    pub gate: usize,
+}
+
 /// `rope rope kv_append kv_append [attention]?`: rotated keys, and values unchanged, are appended to caches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheUpdate {
@@ -258,10 +279,15 @@ impl Fused {
             _ if nodes.get(1).is_some_and(|n| matches!(n.op, Operation::ExpertMatmul { .. })) => {
                 group.experts().map(Fused::Experts)
             }
+            Operation::RecurrentState(_) | Operation::Copy | Operation::CopyView { .. } => {
+                group.recurrence().map(Box::new).map(Fused::Recurrence)
+            }
+            Operation::ConvState => group.conv().map(Fused::CausalConv),
             _ => {
                 let products = || group.products().map(Fused::Products);
+                let gated = || group.norm_gate().map(Fused::NormGate);
                 let router = || group.router().map(Fused::Router).or_else(|| group.norms().map(Fused::Norms));
-                group.norm_convert().map(Fused::NormConvert).or_else(products).or_else(router)
+                group.norm_convert().map(Fused::NormConvert).or_else(gated).or_else(products).or_else(router)
             }
         }
     }
@@ -338,6 +364,18 @@ impl Nodes<'_> {
         let x = [self.input(of_first.0)?, self.input(of_second.0)?];
         let fits = self.outputs == [0, 1] && [first, second].iter().zip(x).all(|(n, x)| n.output == self.inputs[x]);
         fits.then_some(Norms { x, norms: [of_first.1, of_second.1] })
+    }
+
+    fn norm_gate(&self) -> Option<NormGate> {
+        let [norm, swiglu] = self.nodes else { return None };
+        let ((x, parts), [gate, normed]) = (self.norm(norm)?, &swiglu.operands[..]) else { return None };
+        let (x, gate) = (self.input(x)?, self.input(*gate)?);
+        let fits = swiglu.op == Elementwise::Swiglu.into()
+            && swiglu.in_place.is_none()
+            && *normed == Operand::Node(0)
+            && self.outputs == [1]
+            && [&norm.output, &swiglu.output, &self.inputs[gate]].iter().all(|t| **t == self.inputs[x]);
+        fits.then_some(NormGate { x, norm: parts, gate })
     }
 
     fn products(&self) -> Option<FusedProducts> {

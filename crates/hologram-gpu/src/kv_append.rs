@@ -31,10 +31,11 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let launch = match cache.format {
         DType::Plain(Type::F32) if served => floats("kv_append_f32")?,
         DType::Plain(Type::F16) if served => floats("kv_append_f16")?,
-        DType::Q8Planes if served && wide => {
+        DType::Q8Planes | DType::Q4Planes if served && wide => {
+            let entry = if cache.format == DType::Q8Planes { "kv_append_eight" } else { "kv_append_four" };
             let scales = places.input(0, 1);
             let args = KvAppendEight { codes: cache_at, scales, x, slots, tokens, blocks, heads, block, d };
-            launch(args, "kv_append_eight", grid, 256)?
+            launch(args, entry, grid, 256)?
         }
         _ => return None,
     };

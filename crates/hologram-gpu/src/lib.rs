@@ -9,6 +9,7 @@ mod arguments;
 mod attention;
 mod batch_matmul;
 mod biases;
+mod causal_conv;
 mod dry;
 mod elementwise;
 mod experts;
@@ -21,6 +22,7 @@ mod layer_norm;
 mod matvec;
 mod policy;
 mod quantize;
+mod recurrence;
 mod reduce;
 mod reduce_lines;
 mod repack;
@@ -273,6 +275,8 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Sample => &[sample::find],
         Operation::ExpertMatmul { .. } => &[experts::find],
         Operation::ExpertSum => &[experts::find_sum],
+        Operation::CausalConv => &[causal_conv::find],
+        Operation::RecurrentState(_) | Operation::Recurrence(_) => &[recurrence::find],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::FusedElementwise
@@ -292,9 +296,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::ArgSort { .. }
         | Operation::Conv2d { .. }
         | Operation::ConvState
-        | Operation::CausalConv
-        | Operation::RecurrentState(_)
-        | Operation::Recurrence(_)
         | Operation::Loss(_)
         | Operation::CrossEntropy
         | Operation::Probe(_) => &[],
@@ -307,11 +308,14 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::Biases(_) => &[biases::find_group],
         Fused::Norms(_) => &[rms_norm::find_pair],
+        Fused::NormGate(_) => &[rms_norm::find_gated],
         Fused::CacheUpdate(_) => &[attention::find_group],
         Fused::Products(_) => &[matvec::find_group, gemm::find_group],
         Fused::Route(_) => &[route::find_group],
         Fused::Router(_) => &[router::find_group],
         Fused::Experts(_) => &[experts::find_group],
+        Fused::Recurrence(_) => &[recurrence::find_group],
+        Fused::CausalConv(_) => &[causal_conv::find_group],
         Fused::SortLines { .. } => &[],
     }
 }

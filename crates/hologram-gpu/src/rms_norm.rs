@@ -1,10 +1,10 @@
-//! `rms_norm`, alone or with the conversion after it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
+//! `rms_norm`, alone or with the conversion or the gate after it: x f32 [.., n], w f32 [n] → f32; bf16, f16; i8 groups.
 
 use hologram_device::{
-    Conversion, DType, Extent, Fused, GroupSpec, KernelSpec, NormConvert, Norms, Operation, TensorSpec,
+    Conversion, DType, Extent, Fused, GroupSpec, KernelSpec, NormConvert, NormGate, Norms, Operation, TensorSpec,
 };
 
-use super::kernels::rms_norm::{Norm, NormPair, NormQuantize};
+use super::kernels::rms_norm::{Norm, NormPair, NormQuantize, RmsNormGate};
 use super::launch::{Count, FEW, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
 use super::quantize::groups;
 use super::{NativeKernel, Target};
@@ -90,6 +90,63 @@ pub(super) fn find_pair(group: &GroupSpec, target: Target) -> Option<NativeKerne
     Some(single(launch(args, format!("rms_norms_{fours}"), [rows, 1], threads)?))
 }
 
+/// The native kernel for `[rms_norm, swiglu]`.
+pub(super) fn find_gated(group: &GroupSpec, _: Target) -> Option<NativeKernel> {
+    let Fused::NormGate(NormGate { x, norm, gate }) = group.fused else { return None };
+    let (tensor, weights) = (group.inputs.get(x)?, group.inputs.get(norm.weights)?);
+    let n = tensor.row_len();
+    if !fits(tensor, weights) || group.inputs.get(gate) != Some(tensor) || !n.is_multiple_of(4) || n > 2048 {
+        return None;
+    }
+    let (places, rows) = (Places::of_group(group, tensor), Count::rows(tensor)?);
+    let args = RmsNormGate {
+        x: places.input(x, 0),
+        w: places.input(norm.weights, 0),
+        gate: places.input(gate, 0),
+        y: places.output(0),
+        rows: places.counted(rows),
+        n: number(n)?,
+        eps: norm.eps,
+    };
+    Some(single(launch(args, "rms_norm_gate", [rows.max(), 1], n.div_ceil(256) * 32)?))
+}
+
 fn fits(x: &TensorSpec, w: &TensorSpec) -> bool {
     all_f32([x, w]) && x.row_len() > 0 && w.shape == [Extent::Fixed(x.row_len())] && x.shape.last() == w.shape.last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hologram_device::{Elementwise, GroupNode, Operand};
+
+    #[test]
+    fn a_gate_joins_the_norm_of_heads() {
+        let find = |n: usize| {
+            let spec = |shape: &[usize]| TensorSpec {
+                format: DType::F32,
+                shape: shape.iter().map(|n| Extent::Fixed(*n)).collect(),
+            };
+            let (x, inputs) = (spec(&[3, 32, n]), vec![spec(&[3, 32, n]), spec(&[n]), spec(&[3, 32, n])]);
+            let node = |op, operands: &[Operand]| GroupNode {
+                op,
+                operands: operands.to_vec(),
+                output: x.clone(),
+                in_place: None,
+            };
+            let eps = 1e-6.into();
+            let nodes = vec![
+                node(Operation::RmsNorm { eps }, &[Operand::Input(0), Operand::Input(1)]),
+                node(Elementwise::Swiglu.into(), &[Operand::Input(2), Operand::Node(0)]),
+            ];
+            find_gated(&GroupSpec::new(inputs, nodes, vec![1])?, Target::APPLE)
+        };
+        let kernel = find(128).unwrap();
+        let [crate::Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
+        assert_eq!((launch.entry.as_str(), launch.grid, launch.block[0]), ("rms_norm_gate", [96, 1, 1], 32));
+        let args = launch.filled::<RmsNormGate>();
+        let places = (args.x, args.w, args.gate, args.y);
+        assert_eq!(places, ([0, 1, 2, 3].map(crate::Memory::Binding)).into());
+        assert!(find(130).is_none());
+    }
 }

@@ -26,8 +26,8 @@ pub struct SessionOptions {
     pub batch: usize,
     /// Number of concurrent sequences.
     pub sequences: usize,
-    /// Element type of the KV cache: [`DType::F32`], [`DType::F16`] or 8 bits ([`DType::Q8Planes`], for heads of
-    /// whole blocks of 32 elements). Default: what suits the device, or [`DType::F32`] if the model's matrices are in
+    /// Element type of the KV cache: [`DType::F32`], [`DType::F16`], or 8 or 4 bits ([`DType::Q8Planes`],
+    /// [`DType::Q4Planes`], for heads of whole blocks of 32 elements). Default: what suits the device, or [`DType::F32`] if the model's matrices are in
     /// `F32`, in `F16` or ternary.
     pub kv: Option<DType>,
     /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
@@ -171,13 +171,14 @@ impl Session {
         check("batch", options.batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
         let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
-        if !matches!(kv, DType::F32 | DType::F16 | DType::Q8Planes) {
-            let reason = format!("is {}, but must be f32, f16 or q8", kv.name());
+        if !matches!(kv, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes) {
+            let reason = format!("is {}, but must be f32, f16, q8 or q4", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
         }
         let mut sizes = decoder.config.windowed.map(|own| own.head_dim).into_iter().chain([decoder.config.head_dim]);
         if let Some(head_dim) = sizes.find(|n| !n.is_multiple_of(kv.block_len())) {
-            let reason = format!("is q8, but the head size {head_dim} is not a multiple of {}", kv.block_len());
+            let name = if kv == DType::Q8Planes { "q8" } else { "q4" };
+            let reason = format!("is {name}, but the head size {head_dim} is not a multiple of {}", kv.block_len());
             return Err(LlmError::Option { option: "kv", reason });
         }
         if let Some(limit) = decoder.config.context_limit().filter(|limit| options.context > *limit) {

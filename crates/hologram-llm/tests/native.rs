@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hologram_backends::{DryGpu, Target};
+use hologram_backends::{DType, DryGpu, Target};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
@@ -31,6 +31,19 @@ impl Device {
         ]
     }
 
+    /// Whether it has kernels for a KV cache of this type, of few tokens and of many.
+    fn caches(&self, kv: DType) -> bool {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama3-tiny.gguf");
+        let model = Model::load_on(path, &self.executor).unwrap();
+        let options = SessionOptions { context: 64, kv: Some(kv), ..SessionOptions::default() };
+        let mut session = model.session(options).unwrap();
+        [3, 40].iter().all(|n| {
+            session.truncate(0, 0);
+            session.feed(0, &vec![1; *n], Logits::Last).unwrap();
+            !self.programs(&session).iter().any(|name| name.contains("attention") || name.contains("append"))
+        })
+    }
+
     fn programs(&self, session: &Session) -> Vec<String> {
         let names = match &self.dry {
             Some(dry) => dry.last_programs(),
@@ -42,7 +55,7 @@ impl Device {
 
 /// A fixture of each family, with the programs of a step on the CPU and of some step on a GPU, by the names of their
 /// operations.
-const FAMILIES: [(&str, &[&str], &[&str]); 28] = [
+const FAMILIES: [(&str, &[&str], &[&str]); 40] = [
     ("llama-tiny.gguf", &[], &[]),
     ("llama3-tiny.gguf", &[], &[]),
     ("bitnet-tiny.gguf", &[], &[]),
@@ -73,6 +86,18 @@ const FAMILIES: [(&str, &[&str], &[&str]); 28] = [
     ("gemma3n", &["fused", "mul", "sqrt", "sub", "tanh"], &["fused", "mul", "reduce_mean", "sqrt", "sub"]),
     ("gemma4", &["fused"], &["fused"]),
     ("gemma4-moe", &["fused"], &["fused", "gather"]),
+    ("gemma2", &[], &[]),
+    ("gpt-oss", &[], &[]),
+    ("qwen3-next", &[], &[]),
+    ("qwen3-5", &[], &[]),
+    ("qwen3-5-moe", &[], &[]),
+    ("lfm2", &[], &[]),
+    ("lfm2-moe", &[], &[]),
+    ("granite-4", &[], &[]),
+    ("deepseek-v2", &[], &[]),
+    ("deepseek-v3", &[], &[]),
+    ("glm-4-7-flash", &[], &[]),
+    ("glm4-moe", &[], &[]),
 ];
 
 const MAMBA_ON_CPU: [&str; 3] = ["add", "fused", "mul"];
@@ -168,14 +193,8 @@ fn the_table_of_devices_is_true() {
         ("f64", (|d| d.executor.info().capabilities.contains(&hologram_isa::Capability::F64)) as fn(&Device) -> bool),
         ("weights used without a copy", |d| d.executor.backend().policy().shares_host_memory),
         ("every operation", |_| true),
-        ("KV cache in 8 bits", |d| {
-            let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama3-tiny.gguf");
-            let model = Model::load_on(path, &d.executor).unwrap();
-            let kv = Some(hologram_backends::DType::Q8Planes);
-            let mut session = model.session(SessionOptions { context: 64, kv, ..SessionOptions::default() }).unwrap();
-            session.feed(0, &[1, 2, 3], Logits::Last).unwrap();
-            !d.programs(&session).iter().any(|name| name.contains("attention"))
-        }),
+        ("KV cache in 8 bits", |d| d.caches(DType::Q8Planes)),
+        ("KV cache in 4 bits", |d| d.caches(DType::Q4Planes)),
     ] {
         let line =
             table.lines().find(|l| l.starts_with(&format!("| {row} |"))).unwrap_or_else(|| panic!("no row {row}"));

@@ -58,6 +58,8 @@ pub enum Kv {
     F16,
     /// 8 bits, with one scale per 32 elements
     Q8,
+    /// 4 bits, with one scale per 32 elements
+    Q4,
 }
 
 impl Kv {
@@ -67,6 +69,7 @@ impl Kv {
             Kv::F32 => DType::F32,
             Kv::F16 => DType::F16,
             Kv::Q8 => DType::Q8Planes,
+            Kv::Q4 => DType::Q4Planes,
         }
     }
 }

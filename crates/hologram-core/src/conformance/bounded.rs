@@ -2,9 +2,10 @@
 
 use hologram_backends::{DType, Elementwise, Operation};
 
-use super::{HostTensor, Reference};
+use super::{HostTensor, Reference, recurrent};
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId, Source};
+use crate::layout::Layout;
 use crate::ops::{self, SharedOp};
 use crate::tensor::Dim;
 
@@ -52,11 +53,11 @@ pub(super) fn evaluate(
                     .ok_or_else(|| CoreError::Graph(format!("leaf {i} has no value")))?
             }
             Source::View(of, _) => {
-                if node.layout.is_some() {
-                    return Err(CoreError::Graph(format!("value {i} of a group is not row-major")));
-                }
                 let of = &values[of.0 as usize];
-                Bounded { tensor: HostTensor { shape, ..of.tensor.clone() }, bounds: of.bounds.clone() }
+                match &node.layout {
+                    Some(layout) => viewed(of, &shape, layout),
+                    None => Bounded { tensor: HostTensor { shape, ..of.tensor.clone() }, bounds: of.bounds.clone() },
+                }
             }
             Source::Op { op, inputs } => {
                 let operands: Vec<&Bounded> = inputs.iter().map(|input| &values[input.0 as usize]).collect();
@@ -86,11 +87,19 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         return Some(own.bounds.clone());
     }
     let inherited: Vec<f64> = match (op.operation(), operands) {
-        (Operation::Elementwise(Elementwise::Add), [a, b]) => {
-            // An operand's last dimensions may be all that it has.
-            let at = |of: &Bounded, i: usize| of.bounds[i % of.bounds.len()];
-            (0..own.values.len()).map(|i| at(a, i) + at(b, i)).collect()
+        (Operation::Elementwise(Elementwise::Add), [a, b]) => broadcast(a, b, |(_, a), (_, b)| a + b),
+        (Operation::Elementwise(Elementwise::Mul), [a, b]) => {
+            broadcast(a, b, |(a, of_a), (b, of_b)| a.abs() * of_b + of_a * (b.abs() + of_b))
         }
+        (Operation::Elementwise(Elementwise::Max), [a, b]) => broadcast(a, b, |(_, a), (_, b)| a.max(b)),
+        (Operation::Elementwise(Elementwise::Abs | Elementwise::Neg) | Operation::Copy, [x]) => x.bounds.clone(),
+        (Operation::Elementwise(Elementwise::Exp), [x]) => x.elements().map(|(v, b)| v.exp() * b.exp_m1()).collect(),
+        // For numbers above 0.
+        (Operation::Elementwise(Elementwise::Log1p), [x]) if x.tensor.values.iter().all(|v| *v >= 0.0) => {
+            x.bounds.clone()
+        }
+        // The slope of silu is at most 1.1.
+        (Operation::Elementwise(Elementwise::Silu), [x]) => x.bounds.iter().map(|b| 1.1 * b).collect(),
         (Operation::Elementwise(Elementwise::Swiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             // The slope of silu is at most 1.1.
             let silu = (g / (1.0 + (-g).exp())).abs();
@@ -116,6 +125,8 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
+        (Operation::RecurrentState(rule), _) => recurrent::recurred(rule, true, operands)?,
+        (Operation::Recurrence(rule), _) => recurrent::recurred(rule, false, operands)?,
         // Of more inputs only sinks are known: first positions come with exact operands alone.
         (Operation::Attention { scale, window, cap, .. }, [q, k, v, positions, sequences, table, sinks @ ..])
             if sinks.iter().all(|s| s.tensor.format == DType::F32) =>
@@ -127,6 +138,30 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         _ => return None,
     };
     Some(inherited.iter().zip(&own.bounds).map(|(a, b)| a + b).collect())
+}
+
+/// The elements of a view.
+fn viewed(of: &Bounded, shape: &[usize], layout: &Layout) -> Bounded {
+    let mut places = vec![layout.offset];
+    for (size, stride) in shape.iter().zip(&layout.strides) {
+        places = places.iter().flat_map(|at| (0..*size).map(move |i| at + i * stride)).collect();
+    }
+    let (values, bounds) = places.iter().map(|at| (of.tensor.values[*at], of.bounds[*at])).unzip();
+    Bounded { tensor: HostTensor { format: of.tensor.format, shape: shape.to_vec(), values }, bounds }
+}
+
+/// A bound per element of two operands that are broadcast to the shape of the larger.
+fn broadcast(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64) -> Vec<f64> {
+    let rank = a.tensor.shape.len().max(b.tensor.shape.len());
+    let padded = |x: &Bounded| [vec![1; rank - x.tensor.shape.len()], x.tensor.shape.clone()].concat();
+    let shapes = [padded(a), padded(b)];
+    let shape: Vec<usize> = shapes[0].iter().zip(&shapes[1]).map(|(a, b)| if *a == 1 { *b } else { *a }).collect();
+    let [a, b] = [(a, &shapes[0]), (b, &shapes[1])].map(|(x, own)| {
+        let mut layout = Layout::dense(own);
+        layout.strides.iter_mut().zip(own).filter(|(_, n)| **n == 1).for_each(|(stride, _)| *stride = 0);
+        viewed(x, &shape, &layout)
+    });
+    pairs(&a, &b, bound)
 }
 
 fn pairs(a: &Bounded, b: &Bounded, bound: impl Fn((f64, f64), (f64, f64)) -> f64) -> Vec<f64> {

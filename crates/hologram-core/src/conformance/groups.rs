@@ -8,7 +8,7 @@ use hologram_isa::Type;
 use super::bounded::{Bounded, evaluate};
 use super::data::{self, POISON, Random};
 use super::run::{CaseOutput, CaseResult, failure, fixed_spec};
-use super::{CaseInput, Fill};
+use super::{CaseInput, Fill, recurrent};
 use crate::error::Result;
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, NodeId, Plan};
@@ -35,6 +35,7 @@ enum Kind {
     Router(Router),
     Experts(Experts),
     Cache(Cache),
+    Recurrent(recurrent::Layer),
 }
 
 /// Products with weights of one format that share their left side, and the operations before and after them.
@@ -142,11 +143,11 @@ struct Cache {
 }
 
 /// A graph under construction with the values of its leaves.
-struct Drawing<'a> {
+pub(super) struct Drawing<'a> {
     executor: &'a Executor,
     extents: [(usize, usize); 1],
     random: Random,
-    graph: Graph,
+    pub graph: Graph,
     leaves: Vec<(NodeId, Bounded)>,
     /// Inputs by name.
     written: Vec<(String, Vec<u8>)>,
@@ -161,7 +162,7 @@ impl Drawing<'_> {
     }
 
     /// An input when its first dimension is the tokens, otherwise a constant.
-    fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
+    pub(super) fn leaf(&mut self, input: CaseInput) -> Result<NodeId> {
         let (bytes, value) = self.bytes(&input)?;
         let node = if matches!(input.shape.first(), Some(Dim::Extent(_))) {
             let name = format!("input{}", self.leaves.len());
@@ -176,12 +177,12 @@ impl Drawing<'_> {
         Ok(node)
     }
 
-    fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
+    pub(super) fn indices(&mut self, shape: &[Dim], values: impl IntoIterator<Item = usize>) -> Result<NodeId> {
         let fill = Fill::Values(values.into_iter().map(|v| v as f32).collect());
         self.leaf(CaseInput { format: DType::U32, shape: shape.to_vec(), fill })
     }
 
-    fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
+    pub(super) fn state(&mut self, input: &CaseInput) -> Result<NodeId> {
         let (bytes, value) = self.bytes(input)?;
         let tensor = Tensor::from_bytes(self.executor, input.format, &value.tensor.shape, &bytes)?;
         let node = self.graph.state(&tensor)?;
@@ -191,7 +192,7 @@ impl Drawing<'_> {
     }
 }
 
-const TOKENS: Dim = Dim::Extent(0);
+pub(super) const TOKENS: Dim = Dim::Extent(0);
 
 impl Convert {
     fn apply(self, g: &mut Graph, x: NodeId) -> Result<NodeId> {
@@ -393,6 +394,7 @@ impl GroupCase {
             Kind::Router(r) => self.tokens.1 * r.n * r.width,
             Kind::Experts(e) => self.tokens.1 * e.slots * e.k * e.m,
             Kind::Cache(c) => self.tokens.1 * (c.first + self.tokens.1) * c.heads.0 * c.d * 2,
+            Kind::Recurrent(layer) => self.tokens.1 * layer.work(),
         }
     }
 
@@ -403,7 +405,7 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
-            Kind::Biases(_) | Kind::Norms(_) | Kind::Route(_) => return "f32".into(),
+            Kind::Biases(_) | Kind::Norms(_) | Kind::Route(_) | Kind::Recurrent(_) => return "f32".into(),
             Kind::Router(r) => (r.convert, DType::F32),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
@@ -457,6 +459,7 @@ impl GroupCase {
             Kind::Router(r) => r.build(&mut d)?,
             Kind::Experts(e) => e.build(&mut d)?,
             Kind::Cache(c) => c.build(&mut d)?,
+            Kind::Recurrent(layer) => layer.build(&mut d)?,
         };
         for (i, value) in wanted.iter().enumerate() {
             d.graph.output(&format!("output{i}"), *value)?;
@@ -707,6 +710,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     let (style, kv) = (RopeStyle::HalfSplit, Type::F16);
     let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false, sinks: false };
     cases.push(GroupCase { tokens: (130, 127), kind: Kind::Cache(cache) });
+    cases.extend(recurrent::cases().map(|(tokens, layer)| GroupCase { tokens, kind: Kind::Recurrent(layer) }));
     let attention = Some(AttentionPrecision::BF16.into());
     let cache = Cache {
         attention,

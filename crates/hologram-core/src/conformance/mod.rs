@@ -6,6 +6,7 @@ mod chain;
 mod data;
 mod gradients;
 mod groups;
+mod recurrent;
 mod run;
 mod view;
 

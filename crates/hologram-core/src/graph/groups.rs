@@ -11,6 +11,7 @@ use super::compile::Bounds;
 use super::fuse::Step;
 use super::view::Place;
 use super::{Graph, NodeId, Source};
+use crate::tensor::Dim;
 
 /// Steps that one native kernel computes.
 pub(crate) struct Group {
@@ -34,6 +35,9 @@ struct Pattern {
     /// Lengths of bodies, the longest first.
     bodies: Vec<usize>,
 }
+
+/// The most launches that prepare a recurrence.
+const MOST_BEFORE_RECURRENCE: usize = 8;
 
 impl Graph {
     /// The groups that the device has kernels for, in order. From each step on the longest candidates are offered
@@ -83,6 +87,9 @@ impl Graph {
     ///   last;
     /// - two products with experts' matrices and their gate, or one, with or without the conversion before it, the sum
     ///   of its results and an addition to it;
+    /// - the update of a recurrent state that is given before the run, and the results of its tokens, with what
+    ///   prepares and follows them ([`Graph::recurrence_bodies`]);
+    /// - `rms_norm swiglu`;
     /// - the sort of blocks with the merges after it.
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
@@ -139,6 +146,14 @@ impl Graph {
         if is_of_experts(0) {
             return Pattern { prologue: 0, bodies: of_experts(0) };
         }
+        let bodies = self.recurrence_bodies(steps);
+        if !bodies.is_empty() {
+            return Pattern { prologue: 0, bodies };
+        }
+        if matches!(op(0), Some(Operation::RmsNorm { .. })) && op(1) == Some(Elementwise::Swiglu.into()) && reads(1, 0)
+        {
+            return Pattern { prologue: 0, bodies: vec![2] };
+        }
         let converts = |i: usize| matches!(op(i), Some(Operation::Quantize { .. } | Operation::Cast));
         let is_sum = |i: usize| op(i) == Some(Elementwise::Add.into());
         if is_sum(0) && is_sum(1) && !reads(1, 0) {
@@ -191,9 +206,68 @@ impl Graph {
         Pattern { prologue, bodies }
     }
 
+    /// The bodies of a recurrent layer: the update of a state and the results of its tokens, with the copies, norms and
+    /// elementwise operations that prepare a linear recurrence and those after it.
+    fn recurrence_bodies(&self, steps: &[Step]) -> Vec<usize> {
+        let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
+        let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
+        let prepares = |step: &Step| {
+            let op = self.single(step);
+            op.is_none_or(|op| matches!(op, Operation::Copy | Operation::RmsNorm { .. } | Operation::Elementwise(_)))
+        };
+        let at = match op(0) {
+            Some(Operation::Copy) => steps.iter().take(MOST_BEFORE_RECURRENCE).take_while(|s| prepares(s)).count(),
+            _ => 0,
+        };
+        let (runs, results) = match op(at) {
+            Some(Operation::RecurrentState(rule)) => (if rule.delta { 5 } else { 4 }, Operation::Recurrence(rule)),
+            Some(Operation::ConvState) if at == 0 => (2, Operation::CausalConv),
+            _ => return Vec::new(),
+        };
+        // The kernel may read these while earlier launches still run.
+        let given = [0, runs].iter().all(|i| steps[at].inputs.get(*i).is_some_and(|id| self.is_given(*id)));
+        if !given || op(at + 1).as_ref() != Some(&results) || !reads(at + 1, at) {
+            return Vec::new();
+        }
+        let is = |id: NodeId, of: Elementwise| self.op(id).is_some_and(|op| op.operation() == of.into());
+        let follows = steps.get(at + 2).is_some_and(|step| {
+            let fused = &step.fused[..];
+            let chain = match results {
+                Operation::CausalConv => match fused {
+                    [] => is(step.root, Elementwise::Add) || is(step.root, Elementwise::Silu),
+                    [add, silu] => is(*add, Elementwise::Add) && is(*silu, Elementwise::Silu),
+                    _ => false,
+                },
+                _ => matches!(fused, [mul, add] if is(*mul, Elementwise::Mul) && is(*add, Elementwise::Add)),
+            };
+            chain && reads(at + 2, at + 1)
+        });
+        if follows { vec![at + 3, at + 2] } else { vec![at + 2] }
+    }
+
     /// Whether a value's elements lie in an order other than row-major.
     fn is_rearranged(&self, id: NodeId) -> bool {
         matches!(self.place(id), Place::Strided(_))
+    }
+
+    /// Whether the shape of a view is that of its storage, but for ones at the end.
+    fn is_broadcast(&self, id: NodeId, storage: NodeId) -> bool {
+        let (own, whole) = (self.ty(id), self.ty(storage));
+        own.format == whole.format
+            && own
+                .shape
+                .strip_prefix(whole.shape.as_slice())
+                .is_some_and(|rest| rest.iter().all(|d| *d == Dim::Fixed(1)))
+    }
+
+    /// The operation that copies a view of a value in rows; `None` for other operations and operands.
+    fn copied(&self, id: NodeId, op: Operation) -> Option<Operation> {
+        let Place::Strided(layout) = self.place(id) else { return None };
+        if op != Operation::Copy || self.nodes[self.storage(id).0 as usize].layout.is_some() {
+            return None;
+        }
+        let strides = layout.strides.iter().map(|stride| u32::try_from(*stride).ok()).collect::<Option<Vec<_>>>()?;
+        Some(Operation::CopyView { offset: u32::try_from(layout.offset).ok()?, strides })
     }
 
     /// Whether no operation of the graph has written the value of a node before the node is read.
@@ -217,37 +291,50 @@ impl Graph {
     ) -> Option<Group> {
         let members = steps.get(range.clone())?;
         let (mut inputs, mut nodes): (Vec<NodeId>, Vec<GroupNode>) = (Vec::new(), Vec::new());
-        for step in members {
-            let op = self.op(step.root)?;
-            let mut operands = Vec::with_capacity(step.inputs.len());
-            for id in &step.inputs {
+        // A chain of elementwise operations has a node for each.
+        let chain = |step: &'_ Step| if step.fused.is_empty() { vec![step.root] } else { step.fused.clone() };
+        let roots: Vec<NodeId> = members.iter().flat_map(chain).collect();
+        for root in &roots {
+            let Source::Op { op, inputs: read } = &self.nodes[root.0 as usize].source else { return None };
+            let (mut operands, mut operation) = (Vec::with_capacity(read.len()), op.operation());
+            for id in read {
                 let storage = self.storage(*id);
-                operands.push(match members[..nodes.len()].iter().position(|s| s.root == storage) {
+                operands.push(match roots[..nodes.len()].iter().position(|root| *root == storage) {
                     // A group's specification has no views, neither between its operations nor among its inputs.
-                    Some(_) if self.ty(*id) != self.ty(storage) || self.is_rearranged(*id) => return None,
+                    Some(_) if !self.is_broadcast(*id, storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
-                    None if self.is_rearranged(*id) => return None,
-                    None => Operand::Input(inputs.iter().position(|i| i == id).unwrap_or_else(|| {
-                        inputs.push(*id);
-                        inputs.len() - 1
-                    })),
+                    None => {
+                        // A copy of a view reads the whole.
+                        let of = match self.copied(*id, op.operation()) {
+                            Some(copy) => {
+                                operation = copy;
+                                storage
+                            }
+                            None if self.is_rearranged(*id) => return None,
+                            None => *id,
+                        };
+                        Operand::Input(inputs.iter().position(|i| *i == of).unwrap_or_else(|| {
+                            inputs.push(of);
+                            inputs.len() - 1
+                        }))
+                    }
                 });
             }
             let in_place = op.in_place();
             if in_place.is_some_and(|i| !matches!(operands.get(i), Some(Operand::Input(_)))) {
                 return None;
             }
-            nodes.push(GroupNode { op: op.operation(), operands, output: bounds.spec(step.root), in_place });
+            nodes.push(GroupNode { op: operation, operands, output: bounds.spec(*root), in_place });
         }
         let wanted = |root: NodeId| {
             self.nodes[root.0 as usize].state.is_none()
                 && (self.is_output(root)
                     || users.get(&root).is_some_and(|users| users.iter().any(|user| !range.contains(user))))
         };
-        let outputs: Vec<usize> = (0..members.len()).filter(|i| wanted(members[*i].root)).collect();
-        let roots = outputs.iter().map(|i| members[*i].root).collect();
+        let outputs: Vec<usize> = (0..roots.len()).filter(|i| wanted(roots[*i])).collect();
+        let written = outputs.iter().map(|i| roots[*i]).collect();
         let spec = GroupSpec::new(inputs.iter().map(|i| bounds.spec(*i)).collect(), nodes, outputs)?;
         let pipeline = backend.kernels().native_group(&spec)?;
-        Some(Group { steps: range, inputs, outputs: roots, uses_step: spec.uses_step(), pipeline })
+        Some(Group { steps: range, inputs, outputs: written, uses_step: spec.uses_step(), pipeline })
     }
 }

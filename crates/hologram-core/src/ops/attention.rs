@@ -49,7 +49,8 @@ impl Graph {
     /// sequence `sequences[t]`, its own included.
     ///
     /// - `q` is `f32 [n, h, d]`.
-    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16` or [`DType::Q8Planes`].
+    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16`, [`DType::Q8Planes`] or
+    ///   [`DType::Q4Planes`].
     /// - `positions` and `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`.
     ///
     /// Position p of sequence s lies in block `block_table[s, p / block_size]` at offset `p % block_size`. Head j reads
@@ -140,11 +141,11 @@ impl Op for Attention {
         {
             return Err("takes f32 sinks, one for each head".into());
         }
-        let cache = matches!(k.format, DType::F32 | DType::F16 | DType::Q8Planes) && k == v;
+        let cache = matches!(k.format, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes) && k == v;
         let indices = [positions, sequences, table].iter().all(|t| t.format == DType::U32);
         if q.format != DType::F32 || !cache || !indices {
             return Err(
-                "takes f32 q, k and v alike in f32, f16 or Q8_0 (planes), and u32 positions, sequences and block table"
+                "takes f32 q, k and v alike in f32, f16, Q8_0 or Q4_0 (planes), and u32 positions, sequences and block table"
                     .into(),
             );
         }
@@ -159,7 +160,7 @@ impl Op for Attention {
             return Err("heads must be as long as those of the cache, and a multiple of them in number".into());
         }
         if !d.is_multiple_of(k.format.block_len()) {
-            return Err(format!("a cache in Q8_0 has heads of whole blocks of 32 elements, not of {d}"));
+            return Err(format!("a cache in 8 or 4 bits has heads of whole blocks of 32 elements, not of {d}"));
         }
         match (positions.shape.as_slice(), sequences.shape.as_slice(), table.shape.as_slice()) {
             ([p], [s], [Dim::Fixed(_), Dim::Fixed(_)]) if p == n && s == n => Ok((*q).clone()),
@@ -519,6 +520,8 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F32, F32, None),
         (DType::F16, F32, None),
         (DType::Q8Planes, F32, None),
+        (DType::Q4Planes, F32, None),
+        (DType::Q4Planes, BF16, None),
         (DType::F32, BF16, None),
         (DType::F16, BF16, None),
         (DType::F32, F32, Some(1)),
@@ -526,6 +529,7 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F16, F32, Some(20)),
         (DType::F16, BF16, Some(300)),
         (DType::Q8Planes, F32, Some(17)),
+        (DType::Q4Planes, F32, Some(20)),
     ];
     // A cap, first positions and sinks, each alone and all together.
     let plain = plain.map(|(format, precision, window)| (format, precision, window, None, false, false));

@@ -21,10 +21,10 @@ struct KvAppend {
     uses_step: bool,
 }
 
-/// Codes of an 8-bit cache that share a scale.
+/// Codes of a cache in 8 or 4 bits that share a scale.
 const BLOCK: usize = DType::Q8Planes.block_len();
 
-/// The native kernel for `kv_append` to caches of F32, F16 and 8 bits in planes; `None` for any other spec.
+/// The native kernel for `kv_append` to caches of F32, F16, and 8 or 4 bits in planes; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [cache, x, slots] = spec.inputs.as_slice() else { return None };
     let (
@@ -37,7 +37,7 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
         && spec.output == *cache
-        && matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes)
+        && matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes)
         && x.format == DType::F32
         && slots.format == DType::U32
         && slots.shape.as_slice() == [*tokens]
@@ -59,8 +59,8 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
 impl NativeKernel for KvAppend {
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
         let tokens = self.tokens.value(if self.uses_step { args.step() } else { &[] });
-        // An 8-bit cache has codes and scales.
-        let views = if self.format == DType::Q8Planes { 2 } else { 1 };
+        // Such a cache has codes and scales.
+        let views = if self.format.block_len() > 1 { 2 } else { 1 };
         let x = input::<f32>(args, views, tokens * self.heads * self.d)?;
         let slots = input::<u32>(args, views + 1, tokens)?;
         // Divided by heads, not by tokens: no two workers write the same memory even if two tokens name one slot.
@@ -84,6 +84,10 @@ impl NativeKernel for KvAppend {
                             let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
                             quantize(x, args.output::<i8>(0).part(place), scales);
                         }
+                        DType::Q4Planes => {
+                            let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
+                            quantize_four(x, args.output::<u8>(0).part(place.start / 2..place.end / 2), scales);
+                        }
                         _ => args.output::<f32>(0).part(place).copy_from_slice(x),
                     }
                 }
@@ -102,6 +106,23 @@ fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f16]) {
         *scale = f16::from_f32(greatest / 127.0);
         for (code, v) in codes.iter_mut().zip(x) {
             *code = (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8;
+        }
+    }
+}
+
+/// Blocks of 4-bit codes: each scale is the element of the greatest magnitude divided by -8, rounded to `f16`; a byte
+/// has elements i and i + 16.
+fn quantize_four(x: &[f32], codes: &mut [u8], scales: &mut [f16]) {
+    let blocks = x.as_chunks::<BLOCK>().0.iter().zip(codes.as_chunks_mut::<{ BLOCK / 2 }>().0);
+    for ((x, codes), scale) in blocks.zip(scales) {
+        let greatest = greatest(x);
+        let extreme = if x.contains(&greatest) { greatest } else { -greatest };
+        let inverse = if greatest == 0.0 { 0.0 } else { -8.0 / extreme };
+        *scale = f16::from_f32(extreme / -8.0);
+        let code = |v: f32| ((v * inverse).round_ties_even().clamp(-8.0, 7.0) + 8.0) as u8;
+        let (low, high) = x.split_at(BLOCK / 2);
+        for (byte, (low, high)) in codes.iter_mut().zip(low.iter().zip(high)) {
+            *byte = code(*low) | code(*high) << 4;
         }
     }
 }

@@ -6,49 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "attention_tiles.h"
+#include "attention_parts.h"
 
-constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
-// Above the flags: how many positions a token sees; 0: all up to its own. `sizes` are elements of a head, and from
-// bit PAIRS on rotated pairs.
-constexpr unsigned APPEND = 1, ADJACENT = 2, FIRSTS = 8, SINKS = 16, WINDOW = 5, PAIRS = 16;
 HOST(MAX_SPLITS, APPEND, ADJACENT, FIRSTS, SINKS, WINDOW, PAIRS)
-constexpr float LOWEST = -1e38f;
 
-struct Few {
-    const float *q, *k, *v;
-    const unsigned *positions, *sequences, *slots, *table;
-    const float *freqs;
-    float *out, *partial, *stats;
-    unsigned *counters, *fault;
-    unsigned tokens, heads, kv_heads, shift, blocks, rows, columns, pairs, flags, splits;
-    float scale;
-    const unsigned *firsts;
-    const float *sinks;
-    float cap;
-};
-
-// What the launch before wrote.
-__device__ __forceinline__ float4 fresh(const float *p)
-{
-    float4 v;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ void multiply_f16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
-__device__ __forceinline__ float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
-// x and y in two parts of f16 each.
-__device__ __forceinline__ void split(float x, float y, unsigned &high, unsigned &low)
-{
-    const __half2 h = __floats2half2_rn(x, y), l = __floats2half2_rn(x - __low2float(h), y - __high2float(h));
-    high = *reinterpret_cast<const unsigned *>(&h);
-    low = *reinterpret_cast<const unsigned *>(&l);
-}
 // The products of a warp: `sums` of thread (g, t), lane 4·g + t, belong to head g; rows 8 and on of a fragment are the low parts.
 template <int D> struct Warp {
     static constexpr int POSITIONS = 16, KEYS = D / 16, VALUES = D / 16, LINE = D + 32, SCORES = 4;
@@ -291,86 +252,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         Of::weigh(sums, scores, v);
     }
 
-    // The warps' results, then this workgroup's.
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
-    __syncthreads();
-    if (lane / 4 < heads) {
-        if (lane % 4 == 0) stats[warp][lane / 4] = make_float2(most, total);
-#pragma unroll
-        for (int i = 0; i < D / 16; ++i) *reinterpret_cast<float4 *>(results + (warp * HEADS + lane / 4) * D + Of::part_at(i, lane)) = Of::part(sums, i);
-    }
-    __syncthreads();
-    const unsigned place = (token * slices + slice) * a.kv_heads + kv_head, part = place * a.splits + blockIdx.x, fours = heads * FOURS;
-    float *out = a.out + size_t(token * a.heads + first_head) * D;
-    for (unsigned f = tid; f < fours; f += THREADS) {
-        const unsigned head = f / FOURS;
-        float m = LOWEST, l = 0;
-#pragma unroll
-        for (unsigned w = 0; w < WARPS; ++w) m = fmaxf(m, stats[w][head].x);
-        float4 t = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (unsigned w = 0; w < WARPS; ++w) {
-            const float2 s = stats[w][head];
-            const float by = exp2_fast(s.x - m);
-            l += s.y * by;
-            t = t + *reinterpret_cast<const float4 *>(results + w * HEADS * D + f * 4) * by;
-        }
-        if (used == 1) {
-            *reinterpret_cast<float4 *>(out + f * 4) = t * __fdividef(1.0f, l);
-        } else {
-            *reinterpret_cast<float4 *>(a.partial + size_t(part) * HEADS * D + f * 4) = t;
-            if (f % FOURS == 0) *reinterpret_cast<float2 *>(a.stats + (part * HEADS + head) * 2) = make_float2(m, l);
-        }
-    }
-    if (used == 1) return;
-
-    // The last workgroup to come here puts the parts together.
-    __syncthreads();
-    if (tid == 0) {
-        unsigned before;
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.counters + place) : "memory");
-        last = before == used - 1;
-        if (last) a.counters[place] = 0;
-    }
-    __syncthreads();
-    if (!last) return;
-    constexpr unsigned AHEAD = 9;
-    const float *parts = a.partial + size_t(place) * a.splits * HEADS * D;
-    const float2 *of_parts = reinterpret_cast<const float2 *>(a.stats) + place * a.splits * HEADS;
-    float4 p[AHEAD];
-    const auto ahead = [&](unsigned f, unsigned s0) {
-#pragma unroll
-        for (unsigned i = 0; i < AHEAD; ++i) p[i] = s0 + i < used && f < fours ? __ldcg(reinterpret_cast<const float4 *>(parts + (s0 + i) * HEADS * D + f * 4)) : make_float4(0, 0, 0, 0);
-    };
-    ahead(tid, 0);
-    for (unsigned g = warp; g < heads; g += WARPS) {
-        const float2 none = make_float2(LOWEST, 0), one = lane < used ? __ldcg(of_parts + lane * HEADS + g) : none;
-        const float2 two = lane + 32 < used ? __ldcg(of_parts + (lane + 32) * HEADS + g) : none;
-        float m = fmaxf(one.x, two.x);
-#pragma unroll
-        for (int i = 16; i; i >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, i));
-        const float w0 = exp2_fast(one.x - m), w1 = exp2_fast(two.x - m);
-        float l = w0 * one.y + w1 * two.y;
-#pragma unroll
-        for (int i = 16; i; i >>= 1) l += __shfl_xor_sync(~0u, l, i);
-        const float inverse = __fdividef(1.0f, l);
-        factors[g * MAX_SPLITS + lane] = w0 * inverse;
-        factors[g * MAX_SPLITS + lane + 32] = w1 * inverse;
-    }
-    __syncthreads();
-    for (unsigned f = tid; f < fours; f += THREADS) {
-        float4 t = make_float4(0, 0, 0, 0);
-        if (f != tid) ahead(f, 0);
-        for (unsigned s0 = 0;;) {
-#pragma unroll
-            for (unsigned i = 0; i < AHEAD; ++i) t = t + p[i] * factors[f / FOURS * MAX_SPLITS + min(s0 + i, MAX_SPLITS - 1)];
-            s0 += AHEAD;
-            if (s0 >= used) break;
-            ahead(f, s0);
-        }
-        *reinterpret_cast<float4 *>(out + f * 4) = t;
-    }
+    join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
 }
 
 // attention over f16 caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D], 1 << shift at least 16. Grid: splits, kv_heads,

@@ -36,6 +36,21 @@ template <class E> __device__ __forceinline__ void widen_block(const signed char
     }
 }
 
+// In 4 bits: a byte has elements i and i + 16 of 32 neighbours.
+struct Pair { unsigned char codes; };
+template <class T> constexpr bool packed = false;
+template <> constexpr bool packed<Pair> = true;
+template <class E> __device__ __forceinline__ void widen_block(const Pair *from, const __half *scales, E *to, unsigned elements)
+{
+    for (unsigned i = threadIdx.x * 8; i < elements; i += 256 * 8) {
+        const uint2 codes = *reinterpret_cast<const uint2 *>(from + i / 32 * 16 + i % 16);
+        const float scale = __half2float(scales[i / 32]);
+        float x[8];
+        for (int j = 0; j < 8; ++j) x[j] = float(int((j < 4 ? codes.x : codes.y) >> (j % 4 * 8 + i % 32 / 16 * 4) & 15) - 8) * scale;
+        store8(to + i, x);
+    }
+}
+
 template <class T, class E>
 __device__ __forceinline__ void convert_cache(const T *k, const T *v, const __half *ks, const __half *vs, const unsigned *positions, const unsigned *sequences, const unsigned *table, E *kc, E *vc,
                                               unsigned tokens, unsigned blocks, unsigned columns, unsigned kv_heads, unsigned of_block, unsigned shift, unsigned *fault)
@@ -59,8 +74,9 @@ __device__ __forceinline__ void convert_cache(const T *k, const T *v, const __ha
         }
         const size_t at = (size_t(block) * kv_heads + head) * of_block;
         if constexpr (sizeof(T) == 1) {
-            widen_block(k + at, ks + at / 32, kc + at, of_block);
-            widen_block(v + at, vs + at / 32, vc + at, of_block);
+            const size_t from = packed<T> ? at / 2 : at;
+            widen_block(k + from, ks + at / 32, kc + at, of_block);
+            widen_block(v + from, vs + at / 32, vc + at, of_block);
         } else {
             convert_block(k + at, kc + at, of_block);
             convert_block(v + at, vc + at, of_block);
@@ -81,6 +97,8 @@ CONVERT_CACHE(attention_round_f16, __half, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_f16, __half, float)
 CONVERT_CACHE(attention_round_eight, signed char, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_eight, signed char, float)
+CONVERT_CACHE(attention_round_four, Pair, __nv_bfloat16)
+CONVERT_CACHE(attention_widen_four, Pair, float)
 
 // ---- attention
 // What a warp computes with elements E, __nv_bfloat16 or float, of 32 positions and its 16 rows, for D elements a head.

@@ -1,5 +1,5 @@
 #include "dialect.h"
-// Attention of many tokens over a paged cache [blocks, kv_heads, 1 << shift, D] of f32, f16 or 8 bits with scales, on simdgroup matrices of f32. A
+// Attention of many tokens over a paged cache [blocks, kv_heads, 1 << shift, D] of f32, f16, or 8 or 4 bits with scales, on simdgroup matrices of f32. A
 // workgroup takes rows of one key/value head: a token's query heads of it, token by token, 8 rows for each SIMD-group, whose queries and results stay
 // in registers. Keys and then values of 32 positions lie in shared memory. Softmax goes along: what was summed is scaled down by a diagonal matrix when
 // a row's greatest score grows. Matrices' elements are read and written through shared memory alone, as Metal says nothing of their places in lanes.
@@ -34,6 +34,14 @@ FN float4 four(device const char *p, device const half *scales, ulong at)
 {
     const char4 v = *(device const char4 *)(p + at);
     return float4(v) * f32(scales[at / 32]);
+}
+
+// In 4 bits: a byte has elements i and i + 16 of 32 neighbours.
+FN float4 four(device const uchar *p, device const half *scales, ulong at)
+{
+    const uchar4 v = *(device const uchar4 *)(p + at / 32 * 16 + at % 16);
+    const uint shift = uint(at / 16 % 2) * 4;
+    return (float4(uint4(v) >> shift & 15u) - 8.0f) * f32(scales[at / 32]);
 }
 
 // Finds the rows of the tile from position `base` on.
@@ -235,3 +243,6 @@ ATTENTION_PREFILL(half, half, 128)
 ATTENTION_PREFILL(eight, char, 64)
 ATTENTION_PREFILL(eight, char, 96)
 ATTENTION_PREFILL(eight, char, 128)
+ATTENTION_PREFILL(four_bits, uchar, 64)
+ATTENTION_PREFILL(four_bits, uchar, 96)
+ATTENTION_PREFILL(four_bits, uchar, 128)

@@ -46,7 +46,10 @@ FN constexpr bool reads_scale(uint) { return true; }
 FN constexpr bool reads_scale(uint chunk) { return chunk % 4 == 0; }
 #endif
 
-// Elements that are read together: 16 bytes, or 8 elements of 8 bits with their scale.
+// A byte of two elements in 4 bits, i and i + 16 of 32 neighbours, whose scale lies in a plane of its own.
+struct four_bits { uchar codes; };
+
+// Elements that are read together: 16 bytes, or 8 elements of 8 or 4 bits with their scale.
 template <class T> FN constexpr uint chunk_len() { return sizeof(T) == 1 ? 8 : 16 / sizeof(T); }
 template <class T> FN uint4 load_chunk(device const T *p, device const half *, uint chunk) { return ((device const uint4 *)p)[chunk]; }
 FN uint4 load_chunk(device const eight *p, device const half *scales, uint chunk)
@@ -54,6 +57,15 @@ FN uint4 load_chunk(device const eight *p, device const half *scales, uint chunk
     const uint2 codes = ((device const uint2 *)p)[chunk];
     uint4 c;
     c.x = codes.x; c.y = codes.y; c.z = reads_scale(chunk) ? as_uint(f32(scales[chunk / 4])) : 0; c.w = 0;
+    return c;
+}
+FN uint4 load_chunk(device const four_bits *p, device const half *scales, uint chunk)
+{
+    // Chunks c and c + 2 of four have the nibbles of the same bytes.
+    const uint2 codes = ((device const uint2 *)p)[chunk / 4 * 2 + chunk % 2];
+    const uint shift = chunk % 4 / 2 * 4;
+    uint4 c;
+    c.x = codes.x >> shift & 0x0f0f0f0fu; c.y = codes.y >> shift & 0x0f0f0f0fu; c.z = reads_scale(chunk) ? as_uint(f32(scales[chunk / 4])) : 0; c.w = 0;
     return c;
 }
 // Gives a scale to the four neighbouring lanes whose chunks have it.
@@ -64,6 +76,7 @@ template <class T> FN void share_scale(thread uint4 &c, uint lane)
 // A new row's element.
 template <class T> FN void append_element(device T *p, float x) { *p = to<T>(x); }
 FN void append_element(device eight *, float) {}   // `kv_append.k` stores these
+FN void append_element(device four_bits *, float) {}
 
 // Elements 4·i and on of 16 bytes.
 template <class T> FN float4 four(uint4 c, uint i);
@@ -79,6 +92,15 @@ template <> FN float4 four<eight>(uint4 c, uint i)
     const int a = int(i ? c.y : c.x);
     const float scale = as_float(c.z);
     return make_float4(float((a << 24) >> 24) * scale, float((a << 16) >> 24) * scale, float((a << 8) >> 24) * scale, float(a >> 24) * scale);
+}
+
+// A code after the bits of 2^23 is a float, from which one number is subtracted.
+template <> FN float4 four<four_bits>(uint4 c, uint i)
+{
+    const uint a = i ? c.y : c.x;
+    const float scale = as_float(c.z), zero = 8388616.0f;
+    return make_float4((as_float(0x4b000000u | (a & 255u)) - zero) * scale, (as_float(0x4b000000u | (a >> 8 & 255u)) - zero) * scale,
+                       (as_float(0x4b000000u | (a >> 16 & 255u)) - zero) * scale, (as_float(0x4b000000u | a >> 24) - zero) * scale);
 }
 
 FN uint4 no_chunk() { uint4 c; c.x = c.y = c.z = c.w = 0; return c; }

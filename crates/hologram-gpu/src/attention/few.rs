@@ -6,7 +6,8 @@ use super::super::kernels::attention::{
     ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_FIRSTS, ATTENTION_PAIRS, ATTENTION_SINKS,
     ATTENTION_WINDOW, MAX_SPLITS,
 };
-use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeEight, AttentionJoin};
+use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeCodes, AttentionJoin};
+use super::super::kernels::cuda::attention_codes::AttentionCodes;
 use super::super::kernels::cuda::attention_few::{self, AttentionFew};
 use super::super::launch::{launch, launch_of, single};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
@@ -42,7 +43,7 @@ pub(super) struct Fresh {
 pub(super) enum More {
     /// Rows appended to a cache of floats.
     Fresh(Fresh),
-    /// The scales of 8-bit keys and values; null for other caches.
+    /// The scales of keys and values in 8 or 4 bits; null for other caches.
     Scales([Memory; 2]),
 }
 
@@ -57,19 +58,22 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
-    // The f16 kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this
-    // number of elements, or 0 for any.
+    // The kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this number
+    // of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
-    let on_tensor_cores = sizes.cache == Cache::F16 && made_for != 0 && sizes.shift >= 4 && target.has(80);
+    let coded = matches!(sizes.cache, Cache::Eight | Cache::Four);
+    let on_tensor_cores = (sizes.cache == Cache::F16 || coded) && made_for != 0 && sizes.shift >= 4 && target.has(80);
     let apple = target.is_apple();
-    let (cache, made_for) = match sizes.cache {
-        Cache::F32 => ("float", made_for),
-        Cache::F16 => ("half", if on_tensor_cores || apple { made_for } else { 0 }),
-        Cache::Eight => ("eight", made_for),
+    let cache = match sizes.cache {
+        Cache::F32 => "float",
+        Cache::F16 => "half",
+        Cache::Eight => "eight",
+        Cache::Four => "four_bits",
     };
+    let made_for = if sizes.cache == Cache::F32 || on_tensor_cores || apple { made_for } else { 0 };
     let at_a_time = match heads / kv_heads {
         _ if on_tensor_cores => 8,
-        _ if sizes.cache == Cache::Eight => 4,
+        _ if coded => 4,
         1 => 1,
         5.. if made_for != 0 => 8,
         _ => 4,
@@ -79,7 +83,7 @@ pub(super) fn kernel(
     let multiprocessors = target.multiprocessors as usize;
     // SIMD-groups per workgroup, and workgroups per multiprocessor: larger workgroups leave fewer splits to combine.
     let (simds, resident, tile) = match (on_tensor_cores, d) {
-        (true, 128) if 2 * groups <= multiprocessors => (8, 1, 128),
+        (true, 128) if 2 * groups <= multiprocessors && !coded => (8, 1, 128),
         (true, _) => (4, 2, 64),
         _ => (8, 2, 32),
     };
@@ -179,38 +183,49 @@ pub(super) fn kernel(
         };
     }
     let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
-    let launch = if on_tensor_cores {
+    let launch = if on_tensor_cores && !coded {
         launch(floats!(AttentionFew), format!("attention_few_{d}_{simds}"), grid, threads)?
-    } else if sizes.cache == Cache::Eight {
-        let args = AttentionDecodeEight {
-            q,
-            keys,
-            values,
-            key_scales,
-            value_scales,
-            positions,
-            sequences,
-            table,
-            out,
-            partial,
-            stats,
-            counters: counters_at,
-            tokens: count,
-            heads,
-            kv_heads,
-            d,
-            shift,
-            blocks,
-            rows,
-            columns,
-            flags,
-            splits,
-            scale,
-            firsts,
-            sinks,
-            cap,
-        };
-        launch(args, entry, grid, threads)?
+    } else if coded {
+        // The kernels for caches of codes, from either text.
+        macro_rules! codes {
+            ($kernel:ident) => {
+                $kernel {
+                    q,
+                    keys,
+                    values,
+                    key_scales,
+                    value_scales,
+                    positions,
+                    sequences,
+                    table,
+                    out,
+                    partial,
+                    stats,
+                    counters: counters_at,
+                    tokens: count,
+                    heads,
+                    kv_heads,
+                    d,
+                    shift,
+                    blocks,
+                    rows,
+                    columns,
+                    flags,
+                    splits,
+                    scale,
+                    firsts,
+                    sinks,
+                    cap,
+                }
+            };
+        }
+        match on_tensor_cores {
+            true => {
+                let name = if sizes.cache == Cache::Eight { "eight" } else { "four" };
+                launch(codes!(AttentionCodes), format!("attention_{name}_{d}"), grid, threads)?
+            }
+            false => launch(codes!(AttentionDecodeCodes), entry, grid, threads)?,
+        }
     } else {
         let args = Arc::new(floats!(AttentionDecode));
         let joins = (sizes.cache, made_for, at_a_time) == (Cache::F32, 128, 4);

@@ -68,7 +68,9 @@ pub(super) fn kernel(
             (true, Cache::F32) => "attention_round_f32",
             (true, Cache::F16) => "attention_round_f16",
             (true, Cache::Eight) => "attention_round_eight",
+            (true, Cache::Four) => "attention_round_four",
             (false, Cache::Eight) => "attention_widen_eight",
+            (false, Cache::Four) => "attention_widen_four",
             (false, _) => "attention_widen_f16",
         };
         let [x, y] = [sizes.columns.min(CONVERTERS), sizes.rows];

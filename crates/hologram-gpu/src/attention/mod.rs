@@ -1,7 +1,7 @@
 //! `attention` over a paged cache, alone or after rotary embedding and the cache updates.
 //!
-//! Few tokens use the kernels of `attention_few.cu`, on tensor cores, if the cache is of `f16`, else those of
-//! `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of `attention_wgmma.cu`
+//! Few tokens use the kernels of `attention_few.cu` (`f16`) and `attention_codes.cu` (8 and 4 bits), on tensor cores, if
+//! they serve the sizes, else those of `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of `attention_wgmma.cu`
 //! or `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`, on simdgroup matrices.
 
 mod few;
@@ -29,6 +29,8 @@ enum Cache {
     F16,
     /// 8-bit codes with a plane of scales.
     Eight,
+    /// Likewise, two codes in a byte.
+    Four,
 }
 
 /// Sizes of attention.
@@ -66,6 +68,7 @@ impl Sizes {
             DType::Plain(Type::F32) => Cache::F32,
             DType::Plain(Type::F16) => Cache::F16,
             DType::Q8Planes => Cache::Eight,
+            DType::Q4Planes => Cache::Four,
             _ => return None,
         };
         let served = k == v
@@ -79,7 +82,7 @@ impl Sizes {
             && [blocks, kv_heads, rows, columns, d].iter().all(|n| *n > 0)
             && heads > 0
             && heads.is_multiple_of(kv_heads)
-            && d.is_multiple_of(8)
+            && d.is_multiple_of(k.format.block_len().max(8))
             && d <= 256;
         // Kernels use 32 bits for positions, 16-byte chunks of the cache, and elements of q.
         let fits = |sizes: &[usize]| {
@@ -176,8 +179,8 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Operands { firsts: firsts.map(input), sinks: sinks.map(input), ..Operands::of([0, 1, 2, 3, 4, 5].map(input)) };
     let tokens = sizes.tokens.max();
     let scales = match sizes.cache {
-        Cache::Eight => [1, 2].map(|i| places.input(i, 1)),
-        _ => [Memory::Null, Memory::Null],
+        Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
+        Cache::F32 | Cache::F16 => [Memory::Null, Memory::Null],
     };
     let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
     let many = || match target.vendor {

@@ -21,6 +21,7 @@ pub(super) fn kernel(
         (Cache::F32, 64 | 80 | 96 | 128) => "float",
         (Cache::F16, 64 | 80 | 96 | 128) => "half",
         (Cache::Eight, 64 | 96 | 128) => "eight",
+        (Cache::Four, 64 | 96 | 128) => "four_bits",
         _ => return None,
     };
     let tokens_at_a_time = ROWS / (sizes.heads / sizes.kv_heads);

@@ -64,11 +64,13 @@ fn attention_on_apple_gpus() {
         (1, 128, DType::F32, 1, "attention_decode_float_128_4 attention_join_4"),
         (1, 128, DType::F16, 64, "attention_decode_half_128_4 attention_join_4"),
         (1, 128, DType::Q8Planes, 1, "attention_decode_eight_128_4 attention_join_4"),
+        (1, 128, DType::Q4Planes, 1, "attention_decode_four_bits_128_4 attention_join_4"),
         // As many workgroups as the device can hold, without splits.
         (40, 128, DType::F32, 64, "attention_decode_float_128_4"),
         (512, 128, DType::F16, 1, "attention_prefill_half_128"),
         (512, 80, DType::F32, 4, "attention_prefill_float_80"),
         (40, 64, DType::Q8Planes, 1, "attention_prefill_eight_64"),
+        (40, 64, DType::Q4Planes, 1, "attention_prefill_four_bits_64"),
         // Head sizes without a specialised kernel.
         (512, 256, DType::F16, 1, "attention_decode_half_0_4"),
     ] {
@@ -119,9 +121,12 @@ fn attention_is_served_by_tokens_size_and_precision() {
         (512, 128, f32, 1, 0, "attention_prefill_f32_128"),
         (512, 80, f16, 1, 0, "attention_widen_f16 attention_prefill_f32_80"),
         (512, 256, f32, 1, 0, "attention_decode_float_0_4"),
-        (1, 128, DType::Q8Planes, 1, 0, "attention_decode_eight_128_4"),
+        (1, 128, DType::Q8Planes, 1, 0, "attention_eight_128"),
+        (1, 128, DType::Q4Planes, 1, 0, "attention_four_128"),
         (1, 96, DType::Q8Planes, 1, 0, "attention_decode_eight_0_4"),
+        (1, 96, DType::Q4Planes, 1, 0, "attention_decode_four_bits_0_4"),
         (512, 64, DType::Q8Planes, 1, 1, "attention_round_eight attention_prefill_bf16_64"),
+        (512, 64, DType::Q4Planes, 1, 1, "attention_round_four attention_prefill_bf16_64"),
         (512, 72, f32, 1, 1, "attention_decode_float_0_4"),
     ] {
         let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);

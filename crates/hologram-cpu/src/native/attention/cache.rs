@@ -14,6 +14,8 @@ pub(super) enum Cache<'a> {
     F16(&'a [f16]),
     /// Codes, and the scale of each [`BLOCK`].
     Q8(&'a [i8], &'a [f16]),
+    /// Codes in pairs, elements i and i + 16 of a block, and the scale of each block.
+    Q4(&'a [u8], &'a [f16]),
 }
 
 /// Rows of keys or values of one block.
@@ -40,7 +42,7 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. 8-bit rows are dequantized into
+    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. Rows in 8 or 4 bits are dequantized into
     /// `decoded`.
     #[inline(always)]
     pub(super) fn stored_rows<'a>(
@@ -56,6 +58,7 @@ impl Attention {
             Cache::F32(data) => Rows::F32(&data[elements]),
             Cache::F16(data) => Rows::F16(&data[elements]),
             Cache::Q8(codes, scales) => Rows::F32(decode_codes(codes, scales, elements, decoded)),
+            Cache::Q4(codes, scales) => Rows::F32(decode_pairs(codes, scales, elements, decoded)),
         };
         Ok((rows, count))
     }
@@ -84,6 +87,7 @@ impl Attention {
                 decoded
             }
             Cache::Q8(codes, scales) => decode_codes(codes, scales, elements, decoded),
+            Cache::Q4(codes, scales) => decode_pairs(codes, scales, elements, decoded),
         };
         Ok((rows, count))
     }
@@ -96,12 +100,14 @@ impl Attention {
         else {
             return Lines { next: std::ptr::null(), left: 0 };
         };
-        let (data, size) = match cache {
-            Cache::F32(data) => (data.as_ptr().cast::<u8>(), 4),
-            Cache::F16(data) => (data.as_ptr().cast::<u8>(), 2),
-            Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 1),
+        let (data, half_bytes) = match cache {
+            Cache::F32(data) => (data.as_ptr().cast::<u8>(), 8),
+            Cache::F16(data) => (data.as_ptr().cast::<u8>(), 4),
+            Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 2),
+            Cache::Q4(codes, _) => (codes.as_ptr(), 1),
         };
-        Lines { next: data.wrapping_add(elements.start * size), left: (elements.len() * size).div_ceil(64) }
+        let bytes = |elements: usize| elements * half_bytes / 2;
+        Lines { next: data.wrapping_add(bytes(elements.start)), left: bytes(elements.len()).div_ceil(64) }
     }
 }
 
@@ -115,6 +121,23 @@ fn decode_codes<'a>(codes: &[i8], scales: &[f16], elements: Range<usize>, decode
         let scale = scale.to_f32();
         for (y, code) in out.iter_mut().zip(codes) {
             *y = scale * f32::from(*code);
+        }
+    }
+    decoded
+}
+
+/// Dequantizes elements of a 4-bit cache, whole blocks.
+#[inline(always)]
+fn decode_pairs<'a>(codes: &[u8], scales: &[f16], elements: Range<usize>, decoded: &'a mut [f32]) -> &'a [f32] {
+    const HALF: usize = BLOCK / 2;
+    let decoded = &mut decoded[..elements.len()];
+    let scales = &scales[elements.start / BLOCK..elements.end / BLOCK];
+    let codes = codes[elements.start / 2..elements.end / 2].as_chunks::<HALF>().0;
+    for ((out, codes), scale) in decoded.as_chunks_mut::<BLOCK>().0.iter_mut().zip(codes).zip(scales) {
+        let (scale, (low, high)) = (scale.to_f32(), out.split_at_mut(HALF));
+        for ((low, high), codes) in low.iter_mut().zip(high).zip(codes) {
+            *low = scale * (f32::from(codes & 15) - 8.0);
+            *high = scale * (f32::from(codes >> 4) - 8.0);
         }
     }
     decoded

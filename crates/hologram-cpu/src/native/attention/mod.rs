@@ -47,21 +47,22 @@ const LEAST_POWER: f32 = -48.0;
 const LOWEST: f32 = f32::MIN / 2.0;
 
 // Arguments in the order of the spec's bindings: q, the views of keys, the views of values, positions, sequences, block
-// table and output. 8-bit caches have two views each for keys and values.
+// table and output. Caches in 8 and 4 bits have two views each for keys and values.
 const Q: usize = 0;
 const K: usize = 1;
 
-/// Codes of an 8-bit cache that share a scale.
+/// Codes of a cache in 8 or 4 bits that share a scale.
 const BLOCK: usize = DType::Q8Planes.block_len();
 
-/// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, 8-bit caches one
-/// that is a multiple of 32. The block size must be a multiple of 16.
+/// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, those in 8 and
+/// 4 bits one that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
         DType::Plain(Type::F32) => Stored::F32,
         DType::Plain(Type::F16) => Stored::F16,
         DType::Q8Planes => Stored::Q8,
+        DType::Q4Planes => Stored::Q4,
         _ => return None,
     };
     let formats_fit = v.format == k.format
@@ -96,7 +97,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         && s_len == tokens
         && d == kd
         && heads % kv_heads == 0
-        && d % if stored == Stored::Q8 { BLOCK } else { 16 } == 0
+        && d % if stored.has_scales() { BLOCK } else { 16 } == 0
         && block_size % 16 == 0;
     if !(formats_fit && shapes_fit) {
         return None;
@@ -156,6 +157,14 @@ enum Stored {
     F16,
     /// Codes and scales in two planes.
     Q8,
+    /// Likewise, two codes in a byte.
+    Q4,
+}
+
+impl Stored {
+    fn has_scales(self) -> bool {
+        matches!(self, Stored::Q8 | Stored::Q4)
+    }
 }
 
 /// The division of a run. Pieces are numbered by head group, then tile (the last, which reads most, first), then part.
@@ -378,7 +387,7 @@ impl Attention {
 
     /// The indices of values, positions, sequences, block table and output among the arguments.
     fn places(&self) -> [usize; 5] {
-        let views = if self.stored == Stored::Q8 { 2 } else { 1 };
+        let views = if self.stored.has_scales() { 2 } else { 1 };
         let table = K + 2 * views + 2;
         let more = usize::from(self.has_firsts) + usize::from(self.has_sinks);
         [K + views, K + 2 * views, K + 2 * views + 1, table, table + more + 1]
@@ -456,6 +465,7 @@ impl NativeKernel for Attention {
                 Stored::F32 => Cache::F32(input(args, index, cache_len)?),
                 Stored::F16 => Cache::F16(input(args, index, cache_len)?),
                 Stored::Q8 => Cache::Q8(input(args, index, cache_len)?, input(args, index + 1, cache_len / BLOCK)?),
+                Stored::Q4 => Cache::Q4(input(args, index, cache_len / 2)?, input(args, index + 1, cache_len / BLOCK)?),
             })
         };
         let [values, positions, sequences, table, output] = self.places();

@@ -162,8 +162,8 @@ impl Block for DeltaNet {
         let qkv = g.silu(qkv)?;
         let part = |g: &mut Graph, start: usize, heads: usize, len: usize| -> Result<NodeId> {
             let x = g.slice(qkv, 1, start, start + heads * len)?;
-            let x = g.copy(x)?;
-            Ok(g.reshape(x, &[tokens, heads.into(), len.into()])?)
+            let x = g.reshape(x, &[tokens, heads.into(), len.into()])?;
+            Ok(g.copy(x)?)
         };
         let (q, k) = (part(g, 0, groups, key)?, part(g, of_keys, groups, key)?);
         let values = part(g, 2 * of_keys, heads, value)?;

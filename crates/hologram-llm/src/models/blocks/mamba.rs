@@ -122,8 +122,8 @@ impl Block for Mamba {
         let x = g.silu(x)?;
         let part = |g: &mut Graph, start: usize, heads: usize, len: usize| -> Result<NodeId> {
             let x = g.slice(x, 1, start, start + heads * len)?;
-            let x = g.copy(x)?;
-            Ok(g.reshape(x, &[tokens, heads.into(), len.into()])?)
+            let x = g.reshape(x, &[tokens, heads.into(), len.into()])?;
+            Ok(g.copy(x)?)
         };
         let inputs = part(g, 0, heads, value)?;
         let (keys, queries) = (part(g, inner, groups, key)?, part(g, inner + of_keys, groups, key)?);
