@@ -79,29 +79,28 @@ const FAMILIES: [(&str, &[&str], &[&str]); 40] = [
     ("qwen2-moe", &["add", "fused", "sigmoid"], &["copy", "fused"]),
     ("mixtral", &[], &[]),
     ("olmoe", &[], &[]),
-    // Recurrences and the convolutions before them are programs on GPUs so far.
-    ("falcon-h1", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
-    ("nemotron-h", &MAMBA_ON_CPU, &MAMBA_ON_GPUS),
-    ("nemotron-3-nano", &["add", "fused", "mul", "sigmoid"], &MAMBA_ON_GPUS),
+    ("falcon-h1", &MAMBA_ON_CPU, &["fused"]),
+    ("nemotron-h", &MAMBA_ON_CPU, &["fused"]),
+    ("nemotron-3-nano", &["add", "fused", "mul", "sigmoid"], &["fused"]),
     ("gemma3n", &["fused", "mul", "sqrt", "sub", "tanh"], &["fused", "mul", "reduce_mean", "sqrt", "sub"]),
     ("gemma4", &["fused"], &["fused"]),
     ("gemma4-moe", &["fused"], &["fused", "gather"]),
-    ("gemma2", &[], &[]),
-    ("gpt-oss", &[], &[]),
-    ("qwen3-next", &[], &[]),
-    ("qwen3-5", &[], &[]),
-    ("qwen3-5-moe", &[], &[]),
+    ("gemma2", &["fused"], &["fused"]),
+    ("gpt-oss", &["add", "fused"], &["fused", "gather"]),
+    ("qwen3-next", &DELTA_NET_ON_CPU, &["concat", "copy", "fused"]),
+    ("qwen3-5", &DELTA_NET_ON_CPU, &["copy", "fused"]),
+    ("qwen3-5-moe", &DELTA_NET_ON_CPU, &["copy", "fused"]),
     ("lfm2", &[], &[]),
-    ("lfm2-moe", &[], &[]),
-    ("granite-4", &[], &[]),
-    ("deepseek-v2", &[], &[]),
-    ("deepseek-v3", &[], &[]),
-    ("glm-4-7-flash", &[], &[]),
-    ("glm4-moe", &[], &[]),
+    ("lfm2-moe", &["add", "div", "sigmoid"], &["div"]),
+    ("granite-4", &MAMBA_ON_CPU, &["fused"]),
+    ("deepseek-v2", &["fused"], &["concat", "copy", "fused"]),
+    ("deepseek-v3", &["add", "fused", "ge", "sigmoid"], &["concat", "copy", "fused", "ge", "reduce_min"]),
+    ("glm-4-7-flash", &["add", "fused", "sigmoid"], &["concat", "copy", "fused"]),
+    ("glm4-moe", &["add", "fused", "ge", "sigmoid"], &["fused", "ge", "reduce_min"]),
 ];
 
 const MAMBA_ON_CPU: [&str; 3] = ["add", "fused", "mul"];
-const MAMBA_ON_GPUS: [&str; 7] = ["causal_conv", "conv_state", "copy", "fused", "mul", "recurrence", "recurrent_state"];
+const DELTA_NET_ON_CPU: [&str; 4] = ["add", "fused", "sigmoid", "silu"];
 
 /// Step sizes, each with a separate plan.
 const STEPS: [usize; 5] = [1, 2, 5, 9, 33];
@@ -206,4 +205,16 @@ fn the_table_of_devices_is_true() {
             assert_eq!(of(device), said, "{row} of {}", device.name);
         }
     }
+}
+
+/// What models compute around a recurrence is part of its launches: a token of two layers of gated DeltaNet and one of
+/// attention.
+#[test]
+fn a_recurrent_layer_takes_few_launches() {
+    let device = &Device::all()[1];
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3-5");
+    let model = Model::load_on(path, &device.executor).unwrap();
+    let mut session = model.session(SessionOptions { context: 64, ..SessionOptions::default() }).unwrap();
+    session.feed(0, &[1], Logits::Last).unwrap();
+    assert_eq!(device.dry.as_ref().unwrap().last().launches, 34);
 }

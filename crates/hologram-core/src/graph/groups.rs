@@ -294,6 +294,10 @@ impl Graph {
         // A chain of elementwise operations has a node for each.
         let chain = |step: &'_ Step| if step.fused.is_empty() { vec![step.root] } else { step.fused.clone() };
         let roots: Vec<NodeId> = members.iter().flat_map(chain).collect();
+        // Groups of recurrences read values per head with a further dimension of 1.
+        let recurs = members.iter().any(|s| matches!(self.single(s), Some(Operation::RecurrentState(_))));
+        let whole =
+            |id: NodeId, storage: NodeId| self.ty(id) == self.ty(storage) || (recurs && self.is_broadcast(id, storage));
         for root in &roots {
             let Source::Op { op, inputs: read } = &self.nodes[root.0 as usize].source else { return None };
             let (mut operands, mut operation) = (Vec::with_capacity(read.len()), op.operation());
@@ -301,7 +305,7 @@ impl Graph {
                 let storage = self.storage(*id);
                 operands.push(match roots[..nodes.len()].iter().position(|root| *root == storage) {
                     // A group's specification has no views, neither between its operations nor among its inputs.
-                    Some(_) if !self.is_broadcast(*id, storage) || self.is_rearranged(*id) => return None,
+                    Some(_) if !whole(*id, storage) || self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
                     None => {
                         // A copy of a view reads the whole.
