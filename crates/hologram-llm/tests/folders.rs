@@ -139,7 +139,9 @@ fn an_nvidia_gpu_agrees() {
     for (name, file, bound) in MODELS {
         // In the precision of one token, where only the cache is in f16, and in the one that steps of several have.
         agrees(&executor, name, &fixture(name).join(file), f64::max(bound, 3e-3), Some(1));
-        agrees(&executor, name, &fixture(name).join(file), f64::max(bound, 5e-2), None);
+        // Gemma 3n drops activations below a threshold that the others set: 0.094 of the greatest in one row.
+        let rounded = if name == "gemma3n" { 0.15 } else { 5e-2 };
+        agrees(&executor, name, &fixture(name).join(file), f64::max(bound, rounded), None);
     }
 }
 

@@ -86,7 +86,7 @@ const FAMILIES: [(&str, &[&str], &[&str]); 40] = [
     ("gemma4", &["fused"], &["fused"]),
     ("gemma4-moe", &["fused"], &["fused", "gather"]),
     ("gemma2", &["fused"], &["fused"]),
-    ("gpt-oss", &["add", "fused"], &["fused", "gather"]),
+    ("gpt-oss", &["add", "fused"], &["fused"]),
     ("qwen3-next", &DELTA_NET_ON_CPU, &["concat", "copy", "fused"]),
     ("qwen3-5", &DELTA_NET_ON_CPU, &["copy", "fused"]),
     ("qwen3-5-moe", &DELTA_NET_ON_CPU, &["copy", "fused"]),
@@ -136,7 +136,7 @@ fn steps_of_every_family_run_native_kernels() {
                 if device.dry.is_some() {
                     seen.extend(programs.iter().map(|program| (name, program.clone())));
                 }
-                if if device.dry.is_some() { !listed } else { programs != expected } {
+                if !listed || device.dry.is_none() && programs != expected {
                     wrong.push(format!("{} on {}: {programs:?}, not {expected:?}, in {steps:?}", name, device.name));
                 }
             }
@@ -216,5 +216,5 @@ fn a_recurrent_layer_takes_few_launches() {
     let model = Model::load_on(path, &device.executor).unwrap();
     let mut session = model.session(SessionOptions { context: 64, ..SessionOptions::default() }).unwrap();
     session.feed(0, &[1], Logits::Last).unwrap();
-    assert_eq!(device.dry.as_ref().unwrap().last().launches, 34);
+    assert_eq!(device.dry.as_ref().unwrap().last().launches, 33);
 }
