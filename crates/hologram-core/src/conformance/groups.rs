@@ -612,10 +612,10 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
     for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
         let pair = (weights, Convert::BF16);
-        products((30, 27), false, 768, &[264, 40, 72], End::Products, pair);
-        products((64, 50), true, 512, &[136, 136], End::Swiglu, pair);
-        products((32, 29), false, 5376, &[40], End::Products, pair);
-        products((200, 170), false, 256, &[0], End::Add { first: true }, pair);
+        products((30, 27), false, 512, &[72, 40], End::Products, pair);
+        products((64, 50), true, 256, &[40, 40], End::Swiglu, pair);
+        products((32, 29), false, 2304, &[40], End::Products, pair);
+        products((200, 170), false, 256, &[72], End::Products, pair);
     }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
