@@ -528,8 +528,8 @@ def route():
 
 
 def experts():
-    """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of tokens and of slots; with and
-    without biases. Sums of products with codes quantise their activations."""
+    """Each pair of weights and activations: products alone, with a gate, with the sum and an addition; activations of
+    tokens and of slots; with and without biases. Sums of products with codes quantise their activations."""
     pairs = [("f32", "f32"), ("f16", "f32"), ("f16", "bf16"), ("bf16", "bf16")]
     pairs += [(w, a) for w in ["q8", "q4", *PACKED] for a in ("i8", "bf16", "f32")]
     for i, (w, a) in enumerate(pairs):

@@ -130,8 +130,8 @@ pub struct Route {
     pub softmax_first: bool,
 }
 
-/// `rms_norm matmul [add]?`, the operations of a [`Route`], `[quantize | cast]?`: a router's choice from its input's norm,
-/// which the experts take, converted or not. Results are the norm's, if others use it, then the indices, the
+/// `rms_norm matmul [add]?`, the operations of a [`Route`], `[quantize | cast]?`: a router's choice from its input's
+/// norm, which the experts take, converted or not. Results are the norm's, if others use it, then the indices, the
 /// probabilities, and what the conversion gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Router {

@@ -1,5 +1,5 @@
-//! `causal_conv`, alone or with the update of its state, a bias and silu: state f32 [slots, w - 1, c], x [n, c], weights
-//! [c, w], the tokens' runs u32 [n], runs u32 [r, 4] → f32 [n, c].
+//! `causal_conv`, alone or with the update of its state, a bias and silu: state f32 [slots, w - 1, c], x [n, c],
+//! weights [c, w], the tokens' runs u32 [n], runs u32 [r, 4] → f32 [n, c].
 
 use hologram_device::{DType, Extent, Fused, FusedConv, GroupSpec, KernelSpec, TensorSpec};
 use hologram_isa::Type;

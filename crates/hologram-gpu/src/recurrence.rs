@@ -1,6 +1,6 @@
 //! `recurrent_state` and `recurrence`, alone or together with what models compute before and after them: state f32
-//! [slots, h, v, k], keys [n, g, k], values [n, h, v], decay and strength [n, h], runs u32 [r, 4], queries [n, g, k] → f32
-//! [n, h, v].
+//! [slots, h, v, k], keys [n, g, k], values [n, h, v], decay and strength [n, h], runs u32 [r, 4], queries [n, g, k] →
+//! f32 [n, h, v].
 
 use hologram_device::{
     DType, Decay, Extent, Fused, FusedNorm, FusedRecurrence, GroupSpec, KernelSpec, Operation, Recurrence, Rows,

@@ -82,8 +82,8 @@ mod tests {
 
     const H200: Target = Target::nvidia(90, 132, 232_448);
 
-    /// The norm of `tokens` tokens of 2,048 elements, the choice of 8 of 128 experts, and the conversion to codes, whose
-    /// node is left out if it is not `converted`; with results of these nodes.
+    /// The norm of `tokens` tokens of 2,048 elements, the choice of 8 of 128 experts, and the conversion to codes,
+    /// whose node is left out if it is not `converted`; with results of these nodes.
     fn group(tokens: usize, biased: bool, converted: bool, outputs: &[usize]) -> Option<GroupSpec> {
         let n = Extent::Step { slot: 0, max: tokens };
         let tensor = |format, shape: &[Extent]| TensorSpec { format, shape: shape.to_vec() };

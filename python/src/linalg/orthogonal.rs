@@ -66,7 +66,8 @@ pub struct Svd {
 /// Each pair of columns is rotated at most so often.
 const SWEEPS: usize = 60;
 
-/// Decomposes a matrix; `complete`: with a basis of all rows and of all columns. All is NaN if an element is not finite.
+/// Decomposes a matrix; `complete`: with a basis of all rows and of all columns. All is NaN if an element is not
+/// finite.
 pub fn svd(matrix: &[f64], rows: usize, columns: usize, complete: bool) -> Svd {
     if rows < columns {
         let turned = super::transposed(matrix, rows, columns);

@@ -1,12 +1,12 @@
-//! Eigenvalues of symmetric matrices: Householder's reduction to a tridiagonal matrix and QL steps with implicit shifts,
-//! after EISPACK's `tred2` and `tql2` (Bowdler, Martin, Reinsch and Wilkinson, *Handbook for Automatic Computation*,
-//! 1971).
+//! Eigenvalues of symmetric matrices: Householder's reduction to a tridiagonal matrix and QL steps with implicit
+//! shifts, after EISPACK's `tred2` and `tql2` (Bowdler, Martin, Reinsch and Wilkinson, *Handbook for Automatic
+//! Computation*, 1971).
 
 /// Steps for an eigenvalue; few need more than 3.
 const STEPS: usize = 60;
 
-/// The eigenvalues of a symmetric matrix of `n` rows, of which the lower triangle is read, in ascending order, each with
-/// its vector. All are NaN if an element is not finite.
+/// The eigenvalues of a symmetric matrix of `n` rows, of which the lower triangle is read, in ascending order, each
+/// with its vector. All are NaN if an element is not finite.
 pub fn eigh(matrix: &[f64], n: usize) -> Vec<(f64, Vec<f64>)> {
     if matrix.iter().any(|v| !v.is_finite()) {
         return vec![(f64::NAN, vec![f64::NAN; n]); n];

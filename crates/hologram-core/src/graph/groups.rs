@@ -250,7 +250,7 @@ impl Graph {
         matches!(self.place(id), Place::Strided(_))
     }
 
-    /// Whether the shape of a view is that of its storage, but for ones at the end.
+    /// Whether a view only appends dimensions of 1 to its storage, along which elements are broadcast.
     fn is_broadcast(&self, id: NodeId, storage: NodeId) -> bool {
         let (own, whole) = (self.ty(id), self.ty(storage));
         own.format == whole.format

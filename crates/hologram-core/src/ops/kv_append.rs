@@ -17,14 +17,14 @@ struct KvAppend;
 
 impl Graph {
     /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`,
-    /// `f16`, [`DType::Q8Planes`] or [`DType::Q4Planes`]: every head at block `slots[t] / block_size`, offset `slots[t] % block_size`.
-    /// Returns the cache's new version. A slot outside the cache is an error of the run. Two tokens must not have the
-    /// same slot.
+    /// `f16`, [`DType::Q8Planes`] or [`DType::Q4Planes`]: every head at block `slots[t] / block_size`, offset `slots[t]
+    /// % block_size`. Returns the cache's new version. A slot outside the cache is an error of the run. Two tokens must
+    /// not have the same slot.
     ///
-    /// Caches in 8 and 4 bits quantize in blocks of 32 elements. With a the maximum magnitude of a block, its scale is a / 127
-    /// rounded to `f16`, and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all are 0
-    /// if a is 0. A block with a NaN is NaN. In 4 bits a has the sign of its element (+ if both are there), the scale is
-    /// -a / 8, and the codes are x · (-8 / a), at least -8 and at most 7.
+    /// Caches in 8 and 4 bits quantize in blocks of 32 elements. With a the maximum magnitude of a block, its scale is
+    /// a / 127 rounded to `f16`, and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all
+    /// are 0 if a is 0. A block with a NaN is NaN. In 4 bits a has the sign of its element (+ if both are there), the
+    /// scale is -a / 8, and the codes are x · (-8 / a), at least -8 and at most 7.
     ///
     /// # Errors
     /// When the operands do not fit or the cache is not a state.

@@ -204,8 +204,8 @@ block_formats! {
         codes: Codes::Bits(bits(4, 8, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::UE4M3 { at: 0 },
     };
-    /// The values of `IQ1_S`, `IQ1_M`, `IQ2_XXS`, `IQ2_XS` and `IQ2_S`, in no file: blocks of 256 as an `f16` scale `d`,
-    /// 16 bytes `s`, one per run of 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
+    /// The values of `IQ1_S`, `IQ1_M`, `IQ2_XXS`, `IQ2_XS` and `IQ2_S`, in no file: blocks of 256 as an `f16` scale
+    /// `d`, 16 bytes `s`, one per run of 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
     IQ2_N: BlockFormat {
         id: None, len: 256, bytes: 146, planes: PlaneLayout::Chunks, unit: [1.0 / 168.0, 0.0],
         codes: Codes::Bits(bits(18, 16, 4), None), values: Values::Table(&IQ2_VALUES),

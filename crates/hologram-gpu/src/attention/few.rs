@@ -58,8 +58,8 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
-    // The kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this number
-    // of elements, or 0 for any.
+    // The kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this
+    // number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
     let coded = matches!(sizes.cache, Cache::Eight | Cache::Four);
     let on_tensor_cores = (sizes.cache == Cache::F16 || coded) && made_for != 0 && sizes.shift >= 4 && target.has(80);

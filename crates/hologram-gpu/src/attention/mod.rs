@@ -1,8 +1,9 @@
 //! `attention` over a paged cache, alone or after rotary embedding and the cache updates.
 //!
-//! Few tokens use the kernels of `attention_few.cu` (`f16`) and `attention_codes.cu` (8 and 4 bits), on tensor cores, if
-//! they serve the sizes, else those of `attention.h`; both split a token's positions over workgroups. Many tokens use the kernels of `attention_wgmma.cu`
-//! or `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`, on simdgroup matrices.
+//! Few tokens use the kernels of `attention_few.cu` (`f16`) and `attention_codes.cu` (8 and 4 bits), on tensor cores,
+//! if they serve the sizes, else those of `attention.h`; both split a token's positions over workgroups. Many tokens
+//! use the kernels of `attention_wgmma.cu` or `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`,
+//! on simdgroup matrices.
 
 mod few;
 mod group;

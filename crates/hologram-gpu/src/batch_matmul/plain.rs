@@ -11,8 +11,8 @@ use crate::{KernelLaunch, NativeKernel, Target};
 const A_ALONG: u32 = 1;
 const B_ALONG: u32 = 2;
 
-/// A form of the kernels: its name, rows and columns of a tile, and its pace: nanoseconds of a stage, here of 64 elements
-/// of the depth, where workgroups keep a multiprocessor busy; on an NVIDIA H100.
+/// A form of the kernels: its name, rows and columns of a tile, and its pace: nanoseconds of a stage, here of 64
+/// elements of the depth, where workgroups keep a multiprocessor busy; on an NVIDIA H100.
 struct Form {
     name: &'static str,
     tile: [usize; 2],

@@ -168,7 +168,7 @@ fn copies_and_sums() {
     let m = parts[2].filled::<MultiplyMma>();
     assert_eq!((parts[2].entry.as_str(), m.a_pitch, m.b_pitch), ("batch_i8_nt", 64, 64));
     assert_eq!((m.a, m.b), (Memory::Scratch(0), Memory::Scratch(6400)));
-    // Parts of the depth: what is done with sums is left to the last launch.
+    // With a split depth the last launch adds bias, activation and residual.
     let mut spec = product(Type::F32, "nn", [64, 64, 8192]);
     spec.op = Operation::BatchMatmul {
         transpose: [false; 2],

@@ -344,8 +344,8 @@ fn preferred_codes_have_kernels() {
     assert!(beyond > 0);
 }
 
-/// Packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters share groups of rows
-/// where there are few. With more than 32 tokens devices without warpgroup matrix units dequantize them first.
+/// Packed matrices are multiplied as they are stored, in a launch for each run of one type; clusters share groups of
+/// rows where there are few. With more than 32 tokens devices without warpgroup matrix units dequantize them first.
 #[test]
 fn few_tokens_with_packed_matrices() {
     let of = |spec: &KernelSpec, target| launch(find(spec, target)).map(|l| (l.entry.clone(), l.grid[0], l.cluster));

@@ -34,9 +34,9 @@ pub struct EngineOptions {
     /// Whether prompts reuse what the cache still holds of earlier ones with the same start and tenant.
     pub prefix_cache: bool,
     /// Whether a token depends only on its request, not on the requests beside it: all steps are computed in the
-    /// precision of a single token, prompts in pieces whose ends depend on nothing else, and of earlier texts only whole
-    /// pieces of prompts are reused: a request alone has the same bits whether its prompt was cached or not. On devices
-    /// whose kernels add in another order for other sizes, requests beside it leave differences of rounding.
+    /// precision of a single token, prompts in pieces whose ends depend on nothing else, and of earlier texts only
+    /// whole pieces of prompts are reused: a request alone has the same bits whether its prompt was cached or not. On
+    /// devices whose kernels add in another order for other sizes, requests beside it leave differences of rounding.
     pub deterministic: bool,
     /// Whether tokens are guessed and computed together.
     pub speculation: Speculation,

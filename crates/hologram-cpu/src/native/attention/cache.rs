@@ -42,8 +42,8 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. Rows in 8 or 4 bits are dequantized into
-    /// `decoded`.
+    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. Rows in 8 or 4 bits are
+    /// dequantized into `decoded`.
     #[inline(always)]
     pub(super) fn stored_rows<'a>(
         &self,
