@@ -4,6 +4,8 @@
 use std::any::Any;
 use std::fmt::Debug;
 
+use hologram_device::Extent;
+
 /// The arguments of a kernel: a structure of [`super::kernels`].
 pub trait KernelArgs: Any + Debug + Send + Sync {
     /// The image of its kernels: the name of their text without its extension.
@@ -82,6 +84,17 @@ pub struct Actual {
     pub slot: u32,
     /// The greatest value.
     pub most: u32,
+}
+
+impl Actual {
+    /// Of a size; `None` beyond 32 bits.
+    pub fn of(extent: Extent) -> Option<Actual> {
+        let (slot, most) = match extent {
+            Extent::Fixed(n) => (u32::MAX, n),
+            Extent::Step { slot, max } => (slot, max),
+        };
+        Some(Actual { slot, most: u32::try_from(most).ok()? })
+    }
 }
 
 /// A count with the step block that it is read from: `COUNT` in `arguments.h`.

@@ -63,10 +63,7 @@ fn kernel(
     parts |= if silu { SILU } else { 0 } | if bias.is_some() { BIAS } else { 0 };
     let tokens = Count::of(&[*n])?;
     let each = if tokens.max() <= SHORT { 1 } else { EACH };
-    let runs_now = match *r {
-        Extent::Fixed(runs) => Actual { slot: u32::MAX, most: number(runs)? },
-        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
-    };
+    let runs_now = Actual::of(*r)?;
     let args = CausalConv {
         state: places.input(state, 0),
         x: places.input(x, 0),

@@ -21,10 +21,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         return None;
     }
     let (places, tokens, n) = (Places::of(spec), Count::of(&[*n])?, number(*d)?);
-    let rows = match *rows {
-        Extent::Fixed(rows) => Actual { slot: u32::MAX, most: number(rows)? },
-        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
-    };
+    let rows = Actual::of(*rows)?;
     let grid = |columns| [tokens.max(), d.div_ceil(columns)];
     let (ids, y, tokens) = (places.input(1, 0), places.output(0), places.counted(tokens));
     let plain = |entry| {

@@ -169,10 +169,7 @@ fn kernel(
         }
     };
     parts |= if tiled { text::TILED } else { 0 };
-    let runs_now = match *r {
-        Extent::Fixed(runs) => Actual { slot: u32::MAX, most: number(runs)? },
-        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
-    };
+    let runs_now = Actual::of(*r)?;
     let args = text::Recurrence {
         state: places.input(operands.state, 0),
         keys,

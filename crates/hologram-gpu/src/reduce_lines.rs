@@ -5,7 +5,7 @@ use hologram_device::{DType, Extent, KernelSpec, Operation, Reduction};
 use hologram_isa::Type;
 
 use super::arguments::{Actual, Counted};
-use super::kernels::cuda::reduce_lines::Lines;
+use super::kernels::cuda::reduce_lines::{AS_BF16, AS_F16, AS_F32, Lines, MEAN};
 use super::launch::{Count, Places, launch, number};
 use super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
@@ -17,9 +17,6 @@ const LEAST_ROWS: usize = 64;
 const LEAST_ELEMENTS: usize = 4096;
 /// Workgroups that keep a multiprocessor busy.
 const BUSY: usize = 8;
-/// Bits of `Result` in `reduce_lines.cu`.
-const MEAN: u32 = 4;
-
 /// A tensor `[outer, n, inner]` of which `n` is reduced.
 #[derive(Clone, Copy)]
 struct Tensor {
@@ -35,9 +32,9 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let ([x], Operation::Reduce { reduction, axis }) = (spec.inputs.as_slice(), &spec.op) else { return None };
     let (DType::Plain(ty), axis) = (x.format, *axis as usize) else { return None };
     let result = match ty {
-        Type::F32 => 0,
-        Type::F16 => 1,
-        Type::BF16 => 2,
+        Type::F32 => AS_F32,
+        Type::F16 => AS_F16,
+        Type::BF16 => AS_BF16,
         _ => return None,
     };
     // Distances of lines are those of the maximum sizes, so only the slowest dimension may vary.
@@ -59,7 +56,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     if inner == 0 || outer.max() == 0 {
         return None;
     }
-    let tensor = Tensor { outer: places.counted(outer), most: outer.max(), n: *n, inner, all: actual(*n)? };
+    let tensor = Tensor { outer: places.counted(outer), most: outer.max(), n: *n, inner, all: Actual::of(*n)? };
     // Pieces of a line.
     let (groups, least) = match inner {
         1 => (outer.max().checked_mul(warps(n.max()))?.div_ceil(WARPS), LEAST_ELEMENTS),
@@ -74,7 +71,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         return Some(NativeKernel { parts: vec![Part::Kernel(only)], scratch: 0, counters: 0 });
     }
     let sums = Memory::Scratch(0);
-    let first = part(tensor, name, ty, [from, sums], [chunk, chunks], 0)?;
+    let first = part(tensor, name, ty, [from, sums], [chunk, chunks], AS_F32)?;
     let pieces = Tensor { n: Extent::Fixed(chunks), ..tensor };
     let whole = chunks.next_multiple_of(4);
     let second = part(pieces, name, Type::F32, [sums, to], [whole, 1], result | mean)?;
@@ -85,13 +82,6 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
 /// The warps that share a piece of this many elements.
 fn warps(n: usize) -> usize {
     n.div_ceil(1024).next_power_of_two().min(WARPS)
-}
-
-fn actual(extent: Extent) -> Option<Actual> {
-    Some(match extent {
-        Extent::Fixed(n) => Actual { slot: u32::MAX, most: number(n)? },
-        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
-    })
 }
 
 /// Reduces lines in this many pieces of this many elements.
@@ -117,7 +107,7 @@ fn part(
         x,
         y,
         outer,
-        n: actual(n)?,
+        n: Actual::of(n)?,
         inner: number(inner)?,
         chunk: number(chunk)?,
         chunks: number(chunks)?,

@@ -2,13 +2,10 @@
 
 use hologram_device::{Conversion, DType, Extent, Fused, GroupSpec};
 
+use super::kernels::cuda::route::{SOFTMAX_AFTER, SOFTMAX_BEFORE};
 use super::kernels::cuda::router as kernel;
 use super::launch::{Count, Places, all_f32, launch, number};
 use super::{FEW_TOKENS, Memory, NativeKernel, Part, Target};
-
-/// The forms of the weights; the numbers are those of `Form` in `route.h`.
-const SOFTMAX_AFTER: u32 = 1;
-const SOFTMAX_BEFORE: u32 = 2;
 
 /// The native kernel for a norm, a router's product and choice, and the conversion for the experts.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {

@@ -5,7 +5,7 @@
 
 // Of a launch: rows of the result (n) and matrices (batches), both perhaps known only at run time, columns (m) and depth (k).
 // A batch of the result is (slow, middle, fast); its matrix of an operand is the sum of the numbers times the operand's strides.
-// `finish`: bits of Finish. `splits`: parts of the depth, whose sums go to y one after the other.
+// `splits`: parts of the depth, whose sums go to y one after the other.
 #define BATCH_SIZES(i) COUNT(i, n), VAL(i + 4, uint, m), EXTENT(i + 5, k), EXTENT(i + 7, batches), VAL(i + 9, uint, batches_per), \
     VAL(i + 10, uint, fast), VAL(i + 11, uint, middle), VAL(i + 12, uint, a_slow), VAL(i + 13, uint, a_middle), VAL(i + 14, uint, a_fast), \
     VAL(i + 15, uint, b_slow), VAL(i + 16, uint, b_middle), VAL(i + 17, uint, b_fast), VAL(i + 18, uint, finish), VAL(i + 19, uint, splits)
@@ -29,8 +29,16 @@ FN Tile tile_of(uint tile, uint down, uint across)
     return {band * 8 + rest % rows, rest / rows};
 }
 
-// What is done with sums. SUMS: they are stored as they are, for a later launch. ENGINE: nothing, and the copy engine stores results.
-enum Finish : uint { BIAS = 1, RESIDUAL = 2, RELU = 4, GELU = 8, SILU = 12, ACTIVATION = 12, SUMS = 16, ENGINE = 32 };
+// Of `finish`: what is done with sums. SUMS: they are stored as they are, for a later launch. ENGINE: nothing, and the copy engine stores results.
+#define BIAS 1u
+#define RESIDUAL 2u
+#define RELU 4u
+#define GELU 8u
+#define SILU 12u
+#define ACTIVATION 12u
+#define SUMS 16u
+#define ENGINE 32u
+HOST(BIAS, RESIDUAL, RELU, GELU, SILU, SUMS, ENGINE)
 
 FN float from(float v) { return v; }
 FN float from(__nv_bfloat16 v) { return __bfloat162float(v); }

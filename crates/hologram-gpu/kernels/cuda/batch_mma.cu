@@ -5,7 +5,10 @@
 // along k as 128 lines of 128 bytes, a side across as two panels of k rows with 64 lines each. Lines begin at multiples of 16 bytes.
 #include "batch.h"
 
-enum { STAGES = 3, SIDE = 128 * 128, STAGE = 2 * SIDE };
+#define STAGES 3
+#define SIDE (128 * 128)
+#define STAGE (2 * SIDE)
+HOST(STAGES, STAGE)
 
 // Copies `bytes` of 16; the rest becomes zero.
 FN void copy_masked(uint to, const void *from, uint bytes)

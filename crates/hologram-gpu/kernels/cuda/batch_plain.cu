@@ -2,7 +2,8 @@
 #include "batch.h"
 
 // How sides lie, in bits: a along k, b along k.
-enum Sides : uint { A_ALONG = 1, B_ALONG = 2 };
+#define A_ALONG 1u
+#define B_ALONG 2u
 
 // One operand of a workgroup.
 template <class T> struct Side {
@@ -195,7 +196,10 @@ PLAIN(batch_f32_any_64x64, KERNEL_IN_PAIRS, false, 64, 64)
 
 // f64: a workgroup computes 128 rows × COLUMNS (128 or 64) in stages of 16 elements of k, three at a time; a warp COLUMNS / 2 × 32. A side along k is stored as
 // lines of 20 elements, another as k rows of its lines and four more: no two lanes of a load share a bank.
-enum { F64_DEEP = 16, F64_STAGES = 3, F64_LINE = F64_DEEP + 4 };
+#define F64_DEEP 16
+#define F64_STAGES 3
+#define F64_LINE (F64_DEEP + 4)
+HOST(A_ALONG, B_ALONG, F64_STAGES, F64_LINE)
 // A thread's way along an operand: pairs of elements, of a side along k of lines thread / 8 and each 32 further, else of k rows of as many threads as there are
 // pairs of lines. PAIRS: pairs lie at multiples of 16 bytes.
 template <uint LINES, bool PAIRS> struct Way {

@@ -9,12 +9,16 @@
 #include "wgmma.h"
 #include "copy_engine.h"
 
-enum { PANEL = 8192, SHARED = 227 * 1024, BESIDE = 1024 + 256 };
+#define RESERVED 1024
+#define MOST_SHARED (228 * 1024 - RESERVED)
+HOST(RESERVED, MOST_SHARED)
+enum { PANEL = 8192, OF_PAIR = (MOST_SHARED + RESERVED) / 2 - RESERVED, BESIDE = 1024 + 256 };
 
-// Shared memory: stages, two panels of results for each warpgroup, barriers. Small tiles share a multiprocessor.
+// Shared memory: stages, two panels of results for each warpgroup, barriers. Small tiles share a multiprocessor; each workgroup leaves RESERVED bytes to
+// the device.
 template <int GROUPS, int N> struct Layout {
     static constexpr int PER_SM = GROUPS == 1 ? 2 : 1, STAGE = (GROUPS + N / 64) * PANEL, RESULTS = GROUPS * 2 * PANEL;
-    static constexpr int FIT = ((GROUPS == 1 ? 113 * 1024 : SHARED) - BESIDE - RESULTS) / STAGE, STAGES = FIT > 8 ? 8 : FIT;
+    static constexpr int FIT = ((GROUPS == 1 ? OF_PAIR : MOST_SHARED) - BESIDE - RESULTS) / STAGE, STAGES = FIT > 8 ? 8 : FIT;
 };
 
 // Descriptor of a side across: panels of 64 lines apart, eight k rows 1,024 bytes apart.

@@ -29,14 +29,21 @@ enum { PACKED = 16 };
 constexpr bool is_packed(int weights) { return weights >= PACKED; }
 template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0; }
 
-enum { STRIDE = 68, CHUNK = 32 }; // Results on their way out: floats of a token (no two lanes of a store share a bank), tokens at a time.
+// Results on their way out: floats of a token (no two lanes of a store share a bank), tokens at a time.
+#define STRIDE 68
+#define CHUNK 32
+// Shared memory of a workgroup, what it needs beside stages and results, and the most stages.
+#define MOST_SHARED (227 * 1024)
+#define BESIDE (1024 + 256)
+#define MOST_STAGES 8
+HOST(STRIDE, CHUNK, MOST_SHARED, BESIDE, MOST_STAGES)
 
 template <int W, bool I8, int GROUPS, int N> struct Layout {
     static constexpr int BYTES = is_packed(W) ? 2 * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
     static constexpr int HIGH = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : 0; // Of a row.
     static constexpr int SCALES = W == Q8 || W == Q4 ? 1024 : GROUPS * 64 * HIGH; // 2 scales, or the high plane's bytes, for each row.
     static constexpr int STAGE = X + CODES + SCALES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
-    static constexpr int FIT = (227 * 1024 - 1024 - 256 - RESULTS) / STAGE, STAGES = FIT > 8 ? 8 : FIT;
+    static constexpr int FIT = (MOST_SHARED - BESIDE - RESULTS) / STAGE, STAGES = FIT > MOST_STAGES ? MOST_STAGES : FIT;
 };
 
 // What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the 64 elements that the lane is

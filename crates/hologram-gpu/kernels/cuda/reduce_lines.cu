@@ -10,7 +10,11 @@ struct Max { static constexpr bool PICKS = true; static __forceinline__ float no
 struct Min { static constexpr bool PICKS = true; static __forceinline__ float none() { return INFINITY; } static __forceinline__ float join(float a, float b) { return b < a || b != b ? b : a; } };
 
 // The type of results, and whether the sum is divided by the number of elements.
-enum Result : uint { AS_F32, AS_F16, AS_BF16, MEAN = 4 };
+#define AS_F32 0u
+#define AS_F16 1u
+#define AS_BF16 2u
+#define MEAN 4u
+HOST(AS_F32, AS_F16, AS_BF16, MEAN)
 FN void put(void *y, size_t at, float v, uint result, uint n)
 {
     if (result & MEAN) v /= float(n);

@@ -1,7 +1,10 @@
 // A router's choice among the elements of a row: the k greatest, in descending order, of equal ones the lower index first, as `top_k.k` has it.
 #define MOST_CHOSEN 32
 // The weights of the chosen: none, their probabilities among themselves or among all.
-enum Form : uint { INDICES, SOFTMAX_AFTER, SOFTMAX_BEFORE };
+#define INDICES 0u
+#define SOFTMAX_AFTER 1u
+#define SOFTMAX_BEFORE 2u
+HOST(INDICES, SOFTMAX_AFTER, SOFTMAX_BEFORE)
 
 // Sorts as numbers do, -0 equal to +0, NaN above all; 0 is no number's.
 FN uint key_of(float x)

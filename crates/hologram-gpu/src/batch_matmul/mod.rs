@@ -5,6 +5,32 @@
 //! lines that begin at multiples of 16 bytes, and `i8` along the depth: other operands are first copied to the scratch
 //! memory. A product of few tiles is split along its depth, and the parts' sums are added by a launch of their own.
 
+/// The arguments of a product's kernel: what all take (`BATCH_SIZES` in `batch.h`), and its own.
+macro_rules! arguments {
+    ($kernel:ident of $product:expr, $sizes:expr, $y:expr; { $($own:ident $(: $value:expr)?),* $(,)? }) => {
+        $kernel {
+            bias: $product.bias,
+            residual: $product.residual,
+            y: $y,
+            n: $product.n.of_step($product.step),
+            m: $sizes.m,
+            k: $sizes.k,
+            batches: $sizes.batches,
+            batches_per: $sizes.batches_per,
+            fast: $sizes.fast,
+            middle: $sizes.middle,
+            a_slow: $sizes.a[0],
+            a_middle: $sizes.a[1],
+            a_fast: $sizes.a[2],
+            b_slow: $sizes.b[0],
+            b_middle: $sizes.b[1],
+            b_fast: $sizes.b[2],
+            splits: $sizes.splits,
+            $($own $(: $value)?,)*
+        }
+    };
+}
+
 mod mma;
 mod plain;
 mod prepare;
@@ -16,6 +42,7 @@ use hologram_device::{Activation, DType, Extent, KernelSpec, Operation, TensorSp
 use hologram_isa::Type;
 
 use super::arguments::Actual;
+use super::kernels::cuda::batch::{BIAS, ENGINE, GELU, RELU, RESIDUAL, SILU, SUMS};
 use super::launch::{Count, Places, number};
 use super::{Memory, NativeKernel, Target};
 
@@ -51,22 +78,13 @@ struct Product {
     /// Sizes of the result's middle and fast batch dimensions.
     middle: usize,
     fast: usize,
-    /// The bits of `Finish` in `batch.h`.
+    /// What is done with sums: bits of `batch.h`.
     finish: u32,
     bias: Memory,
     residual: Memory,
     y: Memory,
     step: Memory,
 }
-
-/// Bits of `Finish` in `batch.h`.
-const BIAS: u32 = 1;
-const RESIDUAL: u32 = 2;
-const RELU: u32 = 4;
-const GELU: u32 = 8;
-const SILU: u32 = 12;
-const SUMS: u32 = 16;
-const ENGINE: u32 = 32;
 
 /// The native kernel for `batch_matmul`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
@@ -293,17 +311,10 @@ impl Product {
         let size = |n: usize| number(n).filter(|n| *n < u32::MAX - (1 << 16));
         let strides =
             |side: &Side| Some([number(side.strides[0])?, number(side.strides[1])?, number(side.strides[2])?]);
-        let actual = |extent: Extent| {
-            let (slot, most) = match extent {
-                Extent::Fixed(n) => (u32::MAX, n),
-                Extent::Step { slot, max } => (slot, max),
-            };
-            Some(Actual { slot, most: size(most)? })
-        };
         let batches = self.batches.of_step(self.step);
         Some(Sizes {
             m: size(self.m)?,
-            k: actual(self.k)?,
+            k: Actual::of(self.k).filter(|_| size(self.k.max()).is_some())?,
             batches: Actual { slot: batches.slot, most: batches.most },
             batches_per: batches.per,
             fast: size(self.fast)?,

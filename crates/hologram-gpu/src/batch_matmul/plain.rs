@@ -3,13 +3,9 @@
 use hologram_isa::Type;
 
 use super::{Pace, Product, Side, prepare, splits};
-use crate::kernels::cuda::batch_plain::Plain;
+use crate::kernels::cuda::batch_plain::{A_ALONG, B_ALONG, F64_LINE, F64_STAGES, Plain};
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, NativeKernel, Target};
-
-/// Bits of `Sides` in `batch_plain.cu`.
-const A_ALONG: u32 = 1;
-const B_ALONG: u32 = 2;
 
 /// A form of the kernels: its name, rows and columns of a tile, and its pace: nanoseconds of a stage, here of 64
 /// elements of the depth, where workgroups keep a multiprocessor busy; on an NVIDIA H100.
@@ -39,9 +35,9 @@ const I64: [Form; 1] = [form("batch_i64", [64, 64], 10_000)];
 const ENDS: usize = 3000;
 const STAGE: usize = 64;
 
-/// Bytes of the shared memory of a tile of `f64`: three stages of lines of 20 elements.
+/// Bytes of the shared memory of a tile of `f64`.
 fn shared(product: &Product, [rows, columns]: [usize; 2]) -> usize {
-    if product.format == Type::F64 { 3 * (rows + columns) * 20 * 8 } else { 0 }
+    if product.format == Type::F64 { (F64_STAGES * F64_LINE) as usize * (rows + columns) * Type::F64.size() } else { 0 }
 }
 
 /// The native kernel for a product.
@@ -71,33 +67,16 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let shared = number(shared(product, form.tile))?;
     prepare::joined(product, splits, 0, |y| {
         let sizes = product.sizes(splits)?;
-        let args = Plain {
+        let args = arguments!(Plain of product, sizes, y; {
             a: product.left.memory,
             b: product.right.memory,
-            bias: product.bias,
-            residual: product.residual,
-            y,
-            n: product.n.of_step(product.step),
-            m: sizes.m,
-            k: sizes.k,
-            batches: sizes.batches,
-            batches_per: sizes.batches_per,
-            fast: sizes.fast,
-            middle: sizes.middle,
-            a_slow: sizes.a[0],
-            a_middle: sizes.a[1],
-            a_fast: sizes.a[2],
-            b_slow: sizes.b[0],
-            b_middle: sizes.b[1],
-            b_fast: sizes.b[2],
             finish: sizes.finish,
-            splits: sizes.splits,
             a_pitch: number(product.left.pitch)?,
             a_size: number(product.left.size)?,
             b_pitch: number(product.right.pitch)?,
             b_size: number(product.right.size)?,
             sides: u32::from(product.left.along) * A_ALONG + u32::from(product.right.along) * B_ALONG,
-        };
+        });
         // Kernels of pairs of f64 know how their sides lie.
         let entry = match form.name {
             "batch_f64_128" | "batch_f64_64" => format!("{}_{}", form.name, product.turns()),

@@ -79,10 +79,7 @@ fn turned(
     pitch: usize,
 ) -> Option<crate::KernelLaunch> {
     let matrices = Count::of(tensor.shape.split_at_checked(tensor.shape.len().checked_sub(2)?)?.0)?;
-    let rows = match k {
-        Extent::Fixed(n) => Actual { slot: u32::MAX, most: number(n)? },
-        Extent::Step { slot, max } => Actual { slot, most: number(max)? },
-    };
+    let rows = Actual::of(k)?;
     let (lines, depth) = (number(side.lines)?, number(pitch)?);
     let args = BatchTurn { x, y, matrices: matrices.of_step(step), rows, lines, pitch: depth };
     let tiles = side.lines.div_ceil(TURN).checked_mul(pitch.div_ceil(TURN))?.checked_mul(matrices.max())?;

@@ -3,7 +3,7 @@
 use hologram_isa::Type;
 
 use super::{ENGINE, Pace, Product, Side, prepare, splits};
-use crate::kernels::cuda::batch_wgmma::Multiply;
+use crate::kernels::cuda::batch_wgmma::{MOST_SHARED, Multiply, RESERVED};
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, NativeKernel, Target, TensorMap};
 
@@ -30,9 +30,6 @@ const FORMS: [Form; 5] = [
     form(1, 64, 350, 600, 2),
 ];
 
-/// Shared memory of a multiprocessor; each workgroup that shares it leaves one KiB to the device.
-const SHARED: u32 = 228 * 1024;
-const LEFT: u32 = 1024;
 /// Lines of a panel, and bytes of a line in a stage.
 const LINES: u32 = 64;
 const STAGE: usize = 128;
@@ -46,7 +43,7 @@ pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<
         _ => return None,
     };
     let (turns, k) = (product.turns(), product.depth()?);
-    if !target.is(90) || target.max_shared < SHARED - LEFT || turns == "tt" {
+    if !target.is(90) || target.max_shared < MOST_SHARED || turns == "tt" {
         return None;
     }
     let (multiprocessors, stages) = (target.multiprocessors as usize, (k * product.format.size()).div_ceil(STAGE));
@@ -61,34 +58,17 @@ pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<
     let out = if splits == 1 { results(product) } else { None };
     prepare::joined(product, splits, scratch, |y| {
         let sizes = product.sizes(splits)?;
-        let args = Multiply {
+        let args = arguments!(Multiply of product, sizes, y; {
             finish: if out.is_some() { ENGINE } else { sizes.finish },
             // Where the copy engine does not store results, any matrix stands for them.
             out: out.unwrap_or_else(|| a.clone()),
             a,
             b,
-            bias: product.bias,
-            residual: product.residual,
-            y,
-            n: product.n.of_step(product.step),
-            m: sizes.m,
-            k: sizes.k,
-            batches: sizes.batches,
-            batches_per: sizes.batches_per,
-            fast: sizes.fast,
-            middle: sizes.middle,
-            a_slow: sizes.a[0],
-            a_middle: sizes.a[1],
-            a_fast: sizes.a[2],
-            b_slow: sizes.b[0],
-            b_middle: sizes.b[1],
-            b_fast: sizes.b[2],
-            splits: sizes.splits,
-        };
+        });
         let workgroups = tiles.checked_mul(splits)?.min(form.together * multiprocessors);
         let entry = format!("batch_wgmma_{types}_{turns}_{}_{}", form.groups, form.columns);
         let launch = launch(args, entry, [workgroups, 1], (form.groups + 1) * 128)?;
-        Some(KernelLaunch { shared: SHARED / number(form.together)? - LEFT, ..launch })
+        Some(KernelLaunch { shared: (MOST_SHARED + RESERVED) / number(form.together)? - RESERVED, ..launch })
     })
 }
 

@@ -4,16 +4,16 @@
 use hologram_device::DType;
 
 use super::Product;
-use crate::kernels::cuda::gemm_wgmma::Multiply;
+use crate::kernels::cuda::gemm_wgmma::{self as text, Multiply};
 use crate::kernels::cuda::gemm_wide::Wide;
 use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
 /// Shared memory of a workgroup, and the part that it needs besides its stages: alignment and barriers.
-const SHARED: usize = 227 * 1024;
-const BESIDE: usize = 1024 + 256;
-/// Bytes of a group's results before they are stored: 32 tokens of 68 floats.
-const RESULTS: usize = 32 * 68 * 4;
+const SHARED: usize = text::MOST_SHARED as usize;
+const BESIDE: usize = text::BESIDE as usize;
+/// Bytes of a group's results before they are stored.
+const RESULTS: usize = (text::CHUNK * text::STRIDE) as usize * 4;
 /// Elements of a row in a stage.
 const ELEMENTS: usize = 64;
 
@@ -151,7 +151,7 @@ fn placed(
     entry: String,
     target: Target,
 ) -> Option<NativeKernel> {
-    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(8);
+    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(text::MOST_STAGES as usize);
     // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor of
     // its own.
     let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
