@@ -12,11 +12,12 @@ mod quantize;
 mod sampling;
 mod serve;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use constraint::ConstraintArgs;
 pub use embed::{EmbedArgs, Pool, RerankArgs};
@@ -105,7 +106,7 @@ pub struct DeviceArgs {
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one per physical core available to the process]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
@@ -235,7 +236,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub raw: bool,
     /// Maximum number of tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
     pub max_tokens: usize,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -276,7 +277,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
-    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short = 'n', long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Continue the conversation of this file, if there is one, and save it there at the end: its text, and what is
     /// computed of it, so that even a long one goes on at once
@@ -309,7 +310,7 @@ pub struct PerplexityArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens per window; the second half of each window counts [default: 512, or the model's context if that is less]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
@@ -368,19 +369,19 @@ pub struct BenchArgs {
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
     /// Prompt tokens of the prefill test; 0 skips it
-    #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub prompt: u32,
     /// Tokens of the decode test; 0 skips it
-    #[arg(short = 'n', value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub decode: u32,
     /// Tokens in the context before each test
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
     pub depth: u32,
     /// Number of sequences in the decode test, each extended by one token per step
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub batch: u32,
     /// Measure the engine instead: N users, each with a request of -p tokens and an answer of -n at a time
-    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["depth", "batch", "profile", "capture"], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["depth", "batch", "profile", "capture"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: Option<u32>,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
@@ -393,7 +394,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "OUT.gputrace", value_parser = capture_file)]
     pub capture: Option<PathBuf>,
     /// Repetitions
-    #[arg(short, value_name = "N", allow_negative_numbers = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     /// Count the kernel launches per token on an Apple GPU and bound its speed by each chip's memory bandwidth; runs
     /// nothing, works on any machine
@@ -498,7 +499,7 @@ pub struct ExecArgs {
     #[arg(required_unless_present = "help")]
     pub file: Option<PathBuf>,
     /// Number of workgroups: X, X,Y or X,Y,Z
-    #[arg(long, value_name = "X[,Y[,Z]]", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X[,Y[,Z]]")]
     pub grid: Option<String>,
     /// Argument: a scalar NAME=VALUE, a buffer NAME=@FILE.npy, or a zeroed buffer NAME=out:TYPE[LENGTH]
     #[arg(long = "arg", value_name = "NAME=VALUE")]
@@ -615,6 +616,27 @@ pub struct CacheArgs {
 pub struct HelpArgs {
     /// The command
     pub command: Vec<String>,
+}
+
+impl Cli {
+    /// Parses words, of which the first is the program's name. Options take negative numbers, so that messages give the
+    /// range that an option has, and not an unknown flag.
+    ///
+    /// # Errors
+    /// Those of clap, which are also how it prints help.
+    pub fn of_words<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+        let mut parser = with_negative_numbers(Cli::command());
+        let mut matches = parser.try_get_matches_from_mut(words)?;
+        Cli::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut parser))
+    }
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let option = |arg: clap::Arg| {
+        let takes_value = !arg.is_positional() && arg.get_action().takes_values();
+        if takes_value { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(option).mut_subcommands(with_negative_numbers)
 }
 
 /// The names of the commands.

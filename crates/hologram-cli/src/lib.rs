@@ -14,13 +14,11 @@ mod trace;
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::Parser;
-
 /// Runs the command with these words, of which the first is the program's name. Returns the exit status.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     // Messages give commands to type, whatever the file is called.
     let words: Vec<OsString> = std::iter::once("hologram".into()).chain(words.into_iter().skip(1)).collect();
-    let result = match args::Cli::try_parse_from(&words) {
+    let result = match args::Cli::of_words(&words) {
         Ok(cli) => commands::run(cli),
         Err(e) => args::print_help_or_reject(&e, &words),
     };

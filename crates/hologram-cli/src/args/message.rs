@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::usage;
@@ -32,7 +31,7 @@ fn with_range(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         _ => word.clone(),
     });
-    let other = super::Cli::try_parse_from(numbered).err()?;
+    let other = super::Cli::of_words(numbered).err()?;
     let same = other.get(ContextKind::InvalidArg) == error.get(ContextKind::InvalidArg);
     let message = other.render().to_string();
     (same && message.contains(" is not in ")).then(|| message.replace(&outside, value))

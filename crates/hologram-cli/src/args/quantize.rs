@@ -25,6 +25,6 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "PATTERN=T")]
     pub keep: Vec<String>,
     /// Worker threads [default: one per processor]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }

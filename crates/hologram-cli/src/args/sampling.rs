@@ -11,34 +11,34 @@ use super::usage;
 #[derive(Args)]
 pub struct SamplingArgs {
     /// Sampling temperature; 0 always takes the most probable token
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8)]
     pub temperature: f32,
     /// Sample from the K most probable tokens; 0 turns it off
-    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
     /// Sample from the most probable tokens whose probabilities add up to P; 1 turns it off
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
     pub top_p: f32,
     /// Sample from the tokens of the most typical information whose probabilities add up to P; 1 turns it off
-    #[arg(long, alias = "typical", value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, alias = "typical", value_name = "P", default_value_t = 1.0)]
     pub typical_p: f32,
     /// Drop tokens less probable than P times the most probable one; 0 turns it off
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
     pub min_p: f32,
     /// Divide positive logits of the last 64 tokens by R and multiply negative ones; 1 turns it off
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", default_value_t = 1.0)]
     pub repeat_penalty: f32,
     /// Subtract R from the logits of the last 64 tokens
-    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", default_value_t = 0.0)]
     pub presence_penalty: f32,
     /// Subtract R from the logits of the last 64 tokens, once per occurrence
-    #[arg(long, value_name = "R", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "R", default_value_t = 0.0)]
     pub frequency_penalty: f32,
     /// Random seed [default: different in each run]
-    #[arg(short, long, value_name = "S", allow_negative_numbers = true, value_parser = seed)]
+    #[arg(short, long, value_name = "S", value_parser = seed)]
     pub seed: Option<u64>,
     /// Context length in tokens [default: the model's, at most 4096]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]

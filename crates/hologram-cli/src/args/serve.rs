@@ -36,7 +36,7 @@ impl From<Log> for hologram_server::log::Level {
 pub struct SpeculationArgs {
     /// Guess tokens that the text repeats and compute several at once: auto where it pays, off, or a number of guesses
     /// per step; only rounding may change the text [default: auto; off in run and chat if --seed or --temp 0 is given]
-    #[arg(long, value_name = "HOW", allow_negative_numbers = true, value_parser = speculation)]
+    #[arg(long, value_name = "HOW", value_parser = speculation)]
     pub speculate: Option<Speculation>,
     /// Let this smaller model of the same vocabulary guess tokens too; not with --speculate off
     #[arg(long, value_name = "MODEL")]
@@ -102,10 +102,10 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "MODEL")]
     pub model: Vec<PathBuf>,
     /// Models in memory at once; another one waits until the one that was unused for longest is idle [default: 3]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_loaded: Option<u32>,
     /// Unload a model that was idle for so many seconds; its next request loads it again [default: models stay]
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub unload_after: Option<u32>,
     /// Let clients keep conversations, with what is computed of them, in files of this folder (POST /slots/ID)
     #[arg(long, value_name = "DIR")]
@@ -114,7 +114,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
     /// Port; 0 takes a free one
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 8080)]
+    #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
     /// Listen on a Unix socket instead
     #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
@@ -147,32 +147,32 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
     /// Context length of a request in tokens [default: the model's, at most 8192]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
     /// Memory for the KV cache in MiB (1024 is 1 GiB), shared by all requests [default: what all requests need, or what
     /// is free]
-    #[arg(long, value_name = "MIB", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub kv_memory: Option<u64>,
     /// Texts that are generated at once [default: 256 on a GPU, 16 on the CPU]
-    #[arg(long, alias = "parallel", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, alias = "parallel", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_sequences: Option<u32>,
     /// Texts that wait for the others; further ones get status 503 [default: 512]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_waiting: Option<u32>,
     /// Texts of one request: its prompts times n
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub max_per_request: u32,
     /// Maximum size of a request in MiB
-    #[arg(long, value_name = "MIB", allow_negative_numbers = true, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_body: u32,
     /// Open connections; further ones wait
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_connections: u32,
     /// Seconds for requests to end after SIGTERM; a second SIGTERM cuts them off
-    #[arg(long, value_name = "S", default_value_t = 120, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub drain_timeout: u32,
     /// How /v1/embeddings makes one vector of a text: mean, cls or last [default: what the model's file says, else the
     /// mean for encoders and last for others]

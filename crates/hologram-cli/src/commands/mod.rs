@@ -33,8 +33,6 @@ mod thinking;
 mod tokenize;
 mod words;
 
-use clap::Parser;
-
 use crate::args::{BenchCommand, Cli, Command, check_command, print_help_or_reject};
 
 /// Runs the command.
@@ -76,7 +74,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Help(args)) => {
             check_command(&args.command)?;
             let words = std::iter::once("hologram").chain(args.command.iter().map(String::as_str)).chain(["--help"]);
-            match Cli::try_parse_from(words) {
+            match Cli::of_words(words) {
                 // A command with its own help.
                 Ok(cli) => run(cli),
                 Err(e) => print_help_or_reject(&e, &[]),

@@ -134,14 +134,13 @@ impl Random {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
 
     use super::*;
     use crate::args::{Cli, Command};
 
     fn plan(options: &str) -> Plan {
         let words = format!("hologram load {options}");
-        let Ok(Cli { command: Some(Command::Load(args)) }) = Cli::try_parse_from(words.split_whitespace()) else {
+        let Ok(Cli { command: Some(Command::Load(args)) }) = Cli::of_words(words.split_whitespace()) else {
             panic!("{options}");
         };
         Plan::new(&args, "m".into()).unwrap()
