@@ -1,12 +1,12 @@
 //! Products of up to 32 tokens with packed weights, which tensor cores multiply without an unpacked copy:
 //! `kernels/cuda/gemm_few.cu`.
 
-use hologram_device::{BlockType, DType};
+use hologram_device::DType;
 
 use super::Product;
 use crate::kernels::cuda::gemm_few::Few;
-use crate::launch::{Planes, launch, number, packed_name};
-use crate::{KernelLaunch, Memory, NativeKernel, Part, Target};
+use crate::launch::{launch, number, packed_name, single};
+use crate::{KernelLaunch, NativeKernel, Target};
 
 /// The most tokens of the form that wider kernels do not replace.
 pub const TOKENS: usize = FORMS[0].tokens;
@@ -41,57 +41,20 @@ impl Form {
     }
 }
 
-/// The matrices `from..to` of a product, of one type.
-struct Run {
-    packed: BlockType,
-    planes: [Planes; 3],
-    from: usize,
-    to: usize,
-}
-
-/// The native kernel for a product: a launch for each run of matrices of one type.
+/// The native kernel for a product of matrices of one type. `None` for weights that are not packed: `Q4_0` and `Q8_0`
+/// have kernels of their own that are as fast.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
-    let (most, k) = (product.tokens.max(), product.k);
+    let (most, k, rows) = (product.tokens.max(), product.k, &product.rows);
     let served = target.has(80) && product.x == DType::BF16 && product.fits_tiles() && k.is_multiple_of(32);
     let form = FORMS.iter().find(|form| most <= form.tokens).filter(|_| served)?;
-    let runs = runs(product)?;
-    if runs.len() > 1 && product.gated() {
-        return None;
-    }
-    let parts = runs.iter().map(|run| Some(Part::Kernel(part(product, run, form, target)?)));
-    Some(NativeKernel { parts: parts.collect::<Option<_>>()?, scratch: 0, counters: 0 })
-}
-
-/// `None` for weights that are not packed: `Q4_0` and `Q8_0` have kernels of their own that are as fast.
-fn runs(product: &Product) -> Option<Vec<Run>> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (i, packed) in product.packed.iter().enumerate() {
-        let (packed, first) = (*packed)?;
-        let planes = Planes::at(packed, first);
-        match runs.last_mut() {
-            Some(run) if run.packed == packed => {
-                run.planes[i - run.from] = planes;
-                run.to = i + 1;
-            }
-            _ => runs.push(Run { packed, planes: [planes, Planes::NONE, Planes::NONE], from: i, to: i + 1 }),
-        }
-    }
-    Some(runs)
-}
-
-fn part(product: &Product, run: &Run, form: &Form, target: Target) -> Option<KernelLaunch> {
-    let (rows, k) = (product.rows.get(run.from..run.to)?, product.k);
+    let (packed, [first, second, third]) = product.planes()?;
     // Chunks of 32 elements are counted in 32 bits.
     if rows.iter().any(|m| m.checked_mul(k / 32).is_none_or(|chunks| chunks > u32::MAX as usize)) {
         return None;
     }
-    let groups = if product.gated() { rows[0].div_ceil(32) } else { rows.iter().map(|m| m.div_ceil(64)).sum() };
+    let groups = product.groups();
     let splits = splits(groups, k, form, target);
-    let [first, second, third] = run.planes;
-    let own = if product.gated() { &rows[..1] } else { rows };
-    let row = |i: usize| number(own.get(i).copied().unwrap_or(0));
-    let result = |i: usize| if i < own.len() { product.result(run.from + i) } else { Memory::Null };
-    let (step, slot) = product.step_and_slot();
+    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
     let args = Few {
         x: product.x_args[0],
         w0: first.low,
@@ -104,24 +67,23 @@ fn part(product: &Product, run: &Run, form: &Form, target: Target) -> Option<Ker
         h2: third.high,
         s2: third.records,
         add: product.add,
-        y0: result(0),
-        y1: result(1),
-        y2: result(2),
+        y0: product.result(0),
+        y1: product.result(1),
+        y2: product.result(2),
         step,
         slot,
-        n: number(product.tokens.max())?,
-        m0: row(0)?,
-        m1: row(1)?,
-        m2: row(2)?,
+        n: number(most)?,
+        m0,
+        m1,
+        m2,
         k: number(k)?,
         mode: product.mode as u32,
         narrow: u32::from(product.narrow),
         splits: number(splits)?,
     };
-    let launch =
-        launch(args, format!("few_{}_{}", packed_name(run.packed), form.tokens), [groups * splits, 1], THREADS)?;
+    let launch = launch(args, format!("few_{}_{}", packed_name(packed), form.tokens), [groups * splits, 1], THREADS)?;
     let shared = number(form.shared()).filter(|bytes| *bytes <= target.max_shared)?;
-    Some(KernelLaunch { shared, cluster: number(splits)?, ..launch })
+    Some(single(KernelLaunch { shared, cluster: number(splits)?, ..launch }))
 }
 
 /// How many workgroups share a group of rows: as many as find room at the same time, each with a block for every warp. Of

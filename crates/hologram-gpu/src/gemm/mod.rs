@@ -25,7 +25,7 @@ pub(super) use codes::{
 pub use packed::Unpacked;
 
 use super::batch_matmul;
-use super::launch::{Places, number};
+use super::launch::{Places, Planes, number};
 use super::{BlasCall, Memory, NativeKernel, Target};
 
 /// The operation on the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
@@ -121,36 +121,35 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
     Some(unpacked.before(kernel))
 }
 
-/// The native kernel for packed weights that are widened in registers.
+/// The native kernel for packed weights that are widened in registers: a launch for each run of matrices of one type.
 fn of_packed(product: &Product, target: Target) -> Option<NativeKernel> {
-    // Of few tokens the activations of a row lie whole in shared memory.
+    let few = || by_type(product, |of_one| few::find(of_one, target));
     let many = || by_type(product, |of_one| wgmma::find_packed(of_one, target));
-    if product.tokens.max() > few::TOKENS {
-        many().or_else(|| few::find(product, target))
-    } else {
-        few::find(product, target)
-    }
+    if product.tokens.max() > few::TOKENS { many().or_else(few) } else { few() }
 }
 
-/// The launches for each run of matrices of one type, each of which `find` gives a kernel for.
+/// The launches for each run of matrices of one packed type, for which `find` gives a kernel.
 fn by_type(product: &Product, find: impl Fn(&Product) -> Option<NativeKernel>) -> Option<NativeKernel> {
-    let ends = (1..=product.rows.len()).filter(|i| {
-        let of = |i: usize| product.packed.get(i).copied().flatten().map(|(packed, _)| packed);
-        *i == product.rows.len() || of(*i) != of(*i - 1)
-    });
+    let types: Vec<_> = product.packed.iter().map(|packed| packed.map(|(of, _)| of)).collect();
     let (mut parts, mut from) = (Vec::new(), 0);
-    for end in ends {
-        let whole = from == 0 && end == product.rows.len();
-        if product.gated() && !whole {
+    for run in types.chunk_by(|a, b| a == b) {
+        if run.len() == types.len() {
+            return find(product);
+        }
+        // The halves of a gate share a tile.
+        if product.gated() {
             return None;
         }
-        let mut run = product.clone();
-        if !whole {
-            (run.rows, run.packed) = (product.rows[from..end].to_vec(), product.packed[from..end].to_vec());
-            (run.w_args, run.y) = (product.w_args[from..end].to_vec(), product.y[from..end].to_vec());
-        }
-        parts.extend(find(&run)?.parts);
-        from = end;
+        let of = from..from + run.len();
+        from = of.end;
+        let own = Product {
+            rows: product.rows.get(of.clone())?.to_vec(),
+            packed: product.packed.get(of.clone())?.to_vec(),
+            w_args: product.w_args.get(of.clone())?.to_vec(),
+            y: product.y.get(of)?.to_vec(),
+            ..product.clone()
+        };
+        parts.extend(find(&own)?.parts);
     }
     Some(NativeKernel { parts, scratch: 0, counters: 0 })
 }
@@ -262,6 +261,17 @@ impl Product {
     /// The packed type of the first matrix.
     fn packed_type(&self) -> Option<BlockType> {
         self.packed.first().copied().flatten().map(|(packed, _)| packed)
+    }
+
+    /// The packed type that all matrices have, and their planes, with none for a missing one.
+    fn planes(&self) -> Option<(BlockType, [Planes; 3])> {
+        let all = self.packed_type()?;
+        let mut planes = [Planes::NONE; 3];
+        for (to, packed) in planes.iter_mut().zip(&self.packed) {
+            let (of, at) = packed.filter(|(of, _)| *of == all)?;
+            *to = Planes::at(of, at);
+        }
+        Some((all, planes))
     }
 
     /// Whether the matrices' elements are floats.

@@ -6,7 +6,7 @@ use hologram_device::DType;
 use super::Product;
 use crate::kernels::cuda::gemm_wgmma::{self as text, Multiply};
 use crate::kernels::cuda::gemm_wide::Wide;
-use crate::launch::{Planes, launch, number, packed_name, single};
+use crate::launch::{launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
 /// Shared memory of a workgroup, and the part that it needs besides its stages: alignment and barriers.
@@ -81,22 +81,18 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
 
 /// The native kernel for a product of matrices of one packed type, which it widens to `bf16` itself.
 pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKernel> {
-    let (weights, _) = (*product.packed.first()?)?;
-    let same = product.packed.iter().all(|packed| packed.is_some_and(|(of, _)| of == weights));
     let served = target.is(90) && target.max_shared as usize >= SHARED && product.fits_tiles();
-    if !served || !same || product.x != DType::BF16 || !product.k.is_multiple_of(ELEMENTS) {
+    if !served || product.x != DType::BF16 || !product.k.is_multiple_of(ELEMENTS) {
         return None;
     }
-    let k = product.k;
-    let planes = product.packed.iter().flatten().map(|(of, at)| Planes::at(*of, *at)).collect::<Vec<_>>();
+    let ((weights, planes), k) = (product.planes()?, product.k);
     let tile = choose(product, target.multiprocessors as usize);
-    let of = |i: usize| planes.get(i).copied().unwrap_or(Planes::NONE);
     let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * ELEMENTS / weights.row().len);
     let stage = tile.tokens * 128 + tile.groups * 64 * (low + high);
     let rows = if product.gated() { 32 } else { 64 };
     let codes = |i: usize| {
         let i = if i < product.rows.len() { i } else { 0 };
-        map(of(i).low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
+        map(planes[i].low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
     };
     let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
     let args = Wide {
@@ -104,12 +100,12 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
         w0: codes(0)?,
         w1: codes(1)?,
         w2: codes(2)?,
-        h0: of(0).high,
-        h1: of(1).high,
-        h2: of(2).high,
-        s0: of(0).records,
-        s1: of(1).records,
-        s2: of(2).records,
+        h0: planes[0].high,
+        h1: planes[1].high,
+        h2: planes[2].high,
+        s0: planes[0].records,
+        s1: planes[1].records,
+        s2: planes[2].records,
         add: product.add,
         y0: product.result(0),
         y1: product.result(1),
