@@ -414,6 +414,27 @@ fn few_tokens_with_packed_matrices() {
     assert_eq!(wide, [q4_k, ("wide_q6_k_2_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
 }
 
+/// The sizes of `products_cuda.rs` in hologram-llm, which compares results on a GPU, have every tile for packed weights.
+#[test]
+fn wide_tiles() {
+    let cases = [
+        (27, 28672, 4096, "2_32", 1),
+        (32, 4096, 14336, "3_32", 5),
+        (50, 4096, 4096, "3_64", 4),
+        (170, 4096, 4096, "3_64", 2),
+        (512, 28672, 4096, "2_256", 1),
+        (512, 4096, 14336, "2_256", 2),
+    ];
+    for (n, m, k, tile, cluster) in cases {
+        for packed in [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q2_K, BlockType::MXFP4] {
+            let spec = spec(DType::BF16, DType::Planes(packed), n, m, k);
+            let launch = launch(find(&spec, H200)).unwrap();
+            let (entry, cluster_of) = (&launch.entry, launch.cluster);
+            assert!(entry.ends_with(tile) && cluster_of == cluster, "{entry} in {cluster_of}, not {tile} in {cluster}");
+        }
+    }
+}
+
 /// Packed matrices are dequantized after the library's workspace, one after the other, and then multiplied as `bf16`.
 #[test]
 fn packed_matrices_are_unpacked_first() {

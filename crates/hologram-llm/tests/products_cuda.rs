@@ -1,0 +1,54 @@
+//! Products with packed weights on an NVIDIA GPU at the sizes of models, whose tiles smaller matrices do not have.
+
+use hologram_backends::DType;
+use hologram_core::{Dim, Executor, Graph, Result};
+use hologram_isa::Type;
+use hologram_llm::random_tensor;
+
+/// Tokens, rows and row length: `wide_tiles` in hologram-gpu's `gemm/tests.rs` says which kernels have them.
+const SIZES: [[usize; 3]; 6] =
+    [[27, 28672, 4096], [32, 4096, 14336], [50, 4096, 4096], [170, 4096, 4096], [512, 28672, 4096], [512, 4096, 14336]];
+
+/// x · wᵀ with the weights as they are stored, and with those that a lookup of all rows gives, rounded to `bf16`.
+fn both(executor: &Executor, format: DType, [n, m, k]: [usize; 3]) -> Result<[Vec<f32>; 2]> {
+    let weights = random_tensor(executor, format, &[m, k], 7)?;
+    let mut g = Graph::new();
+    let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+    let narrow = g.cast(x, Type::BF16)?;
+    let w = g.constant(&weights)?;
+    let stored = g.linear(narrow, w)?;
+    g.output("stored", stored)?;
+    let rows = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(m))?;
+    let rows = g.gather(w, rows)?;
+    let rows = g.cast(rows, Type::BF16)?;
+    let rounded = g.linear(narrow, rows)?;
+    g.output("rounded", rounded)?;
+    let mut plan = g.compile(executor, &[])?;
+    let values: Vec<f32> = (0..n * k).map(|i| ((i * 7919 + i / 31) % 2003) as f32 / 1001.0 - 1.0).collect();
+    plan.write("x", &values)?;
+    plan.run()?;
+    Ok([plan.read("stored")?, plan.read("rounded")?])
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn packed_weights_are_multiplied_as_their_values_are() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let mut wrong = Vec::new();
+    let packed = DType::BLOCKS.into_iter().map(|format| executor.backend().policy().weight_layout(format));
+    let packed: Vec<DType> = packed.filter(|format| format.packed().is_some()).collect();
+    assert!(packed.len() > 10);
+    for format in packed {
+        for sizes in SIZES {
+            let [stored, rounded] = both(&executor, format, sizes).unwrap();
+            let greatest = rounded.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+            let off = stored.iter().zip(&rounded).map(|(a, b)| (a - b).abs());
+            // A NaN counts as infinite.
+            let off = off.fold(0.0f32, |most, v| if v.is_nan() { f32::INFINITY } else { most.max(v) });
+            if !(off <= 1e-4 * greatest) {
+                wrong.push(format!("{} {sizes:?}: {off} of {greatest}", format.name()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
