@@ -45,7 +45,7 @@ fn packed_weights_are_multiplied_as_their_values_are() {
             let off = stored.iter().zip(&rounded).map(|(a, b)| (a - b).abs());
             // A NaN counts as infinite.
             let off = off.fold(0.0f32, |most, v| if v.is_nan() { f32::INFINITY } else { most.max(v) });
-            if !(off <= 1e-4 * greatest) {
+            if off > 1e-4 * greatest {
                 wrong.push(format!("{} {sizes:?}: {off} of {greatest}", format.name()));
             }
         }

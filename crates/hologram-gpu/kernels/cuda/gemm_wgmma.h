@@ -40,9 +40,10 @@ HOST(STRIDE, CHUNK, MOST_SHARED, BESIDE, MOST_STAGES)
 
 template <int W, bool I8, int GROUPS, int N> struct Layout {
     static constexpr int BYTES = is_packed(W) ? 2 * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
-    static constexpr int HIGH = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : 0; // Of a row.
-    static constexpr int SCALES = W == Q8 || W == Q4 ? 1024 : GROUPS * 64 * HIGH; // 2 scales, or the high plane's bytes, for each row.
-    static constexpr int STAGE = X + CODES + SCALES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
+    // Of a row, beside its codes: the high plane, or two scales. Stages begin where the copy engine's pattern of 1,024 bytes does.
+    static constexpr int PIECE = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : W == Q8 || W == Q4 ? 4 : 0;
+    static constexpr int PIECES = (GROUPS * 64 * PIECE + 1023) / 1024 * 1024;
+    static constexpr int STAGE = X + CODES + PIECES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
     static constexpr int FIT = (MOST_SHARED - BESIDE - RESULTS) / STAGE, STAGES = FIT > MOST_STAGES ? MOST_STAGES : FIT;
 };
 
@@ -186,7 +187,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     if (!early) dependency_wait();
     uint n = early ? most : tokens(step_block, slot, most);
     constexpr int BYTES = L::BYTES;
-    constexpr bool SCALED = L::SCALES > 0;
+    constexpr bool SCALED = L::PIECE > 0;
     extern __shared__ uchar shared[];
     const uint base = (shared_address(shared) + 1023) & ~1023u;
     const uint results = base + L::STAGES * L::STAGE, full = results + L::RESULTS, empty = full + L::STAGES * 8;
@@ -248,7 +249,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     next();
                 }
             }
-        } else if (warp == 2 && L::HIGH > 0) {
+        } else if (warp == 2 && SCALED) {
             for (uint tile = begin; tile < tiles; tile += apart) {
                 // This lane's rows are `lane` and `lane + 32` of each group.
                 const uchar *from[GROUPS * 2];
@@ -258,43 +259,19 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     const Group group = locate(w, tile / token_tiles * GROUPS + i / 2);
                     const uint row = group.row + (gated ? lane : i % 2 * 32 + lane);
                     const bool inside = row < group.m;
-                    from[i] = in.high(gated ? i % 2 : inside ? group.matrix : 0) + (inside ? (size_t)row * (in.k / 64) * L::HIGH : 0);
+                    const uint matrix = gated ? i % 2 : inside ? group.matrix : 0;
+                    from[i] = (is_packed(W) ? in.high(matrix) : in.records(matrix)) + (inside ? (size_t)row * (in.k / 64) * L::PIECE : 0);
                     valid |= (uint)inside << i;
                 }
                 for (uint step = start; step < start + steps; ++step) {
-                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * L::HIGH;
+                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * L::PIECE;
                     barrier_wait(empty + stage * 8, phase ^ 1);
                     #pragma unroll
                     for (uint i = 0; i < GROUPS * 2; ++i) {
                         const bool there = step < all && (valid >> i & 1); // Elsewhere nothing is read, and zeros are written.
-                        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to + i * 32 * L::HIGH), "l"(from[i] + (there ? step * L::HIGH : 0)),
-                                     "n"(L::HIGH > 0 ? L::HIGH : 8), "r"(there ? L::HIGH : 0) : "memory");
+                        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to + i * 32 * L::PIECE), "l"(from[i] + (there ? step * L::PIECE : 0)),
+                                     "n"(SCALED ? L::PIECE : 4), "r"(there ? L::PIECE : 0) : "memory");
                     }
-                    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full + stage * 8) : "memory");
-                    next();
-                }
-            }
-        } else if (warp == 2 && SCALED && !is_packed(W)) {
-            for (uint tile = begin; tile < tiles; tile += apart) {
-                // This lane's rows are `lane` and `lane + 32` of each group.
-                const half *from[GROUPS * 2];
-                uint valid = 0; // A bit for each row that there is.
-                #pragma unroll
-                for (uint i = 0; i < GROUPS * 2; ++i) {
-                    const Group group = locate(w, tile / token_tiles * GROUPS + i / 2);
-                    const uint row = group.row + (gated ? lane : i % 2 * 32 + lane);
-                    const bool inside = row < group.m;
-                    from[i] = in.scales(gated ? i % 2 : inside ? group.matrix : 0) + (inside ? (size_t)row * (in.k / 32) : 0) + start * 2;
-                    valid |= (uint)inside << i;
-                }
-                for (uint step = 0; step < steps; ++step) {
-                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * 4;
-                    const bool inside = start + step < all; // Elsewhere nothing is read, and zeros are written.
-                    barrier_wait(empty + stage * 8, phase ^ 1);
-                    #pragma unroll
-                    for (uint i = 0; i < GROUPS * 2; ++i)
-                        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + i * 128), "l"(from[i] + step * 2),
-                                     "r"(inside && (valid >> i & 1) ? 4 : 0) : "memory");
                     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full + stage * 8) : "memory");
                     next();
                 }
@@ -400,7 +377,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 for (uint i = 0; i < 4; ++i) {
                     barrier_wait(full + stage * 8, phase);
                     const uint x = base + stage * L::STAGE;
-                    load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::HIGH, row, pair, lane, held, (lane & ~3u) | i);
+                    load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::PIECE, row, pair, lane, held, (lane & ~3u) | i);
                     const ulong b = describe(x);
                     wgmma_fence();
                     #pragma unroll

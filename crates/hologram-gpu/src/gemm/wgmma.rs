@@ -25,14 +25,21 @@ pub(super) struct Tile {
     pub splits: usize,
 }
 
+impl Tile {
+    /// Bytes of a stage whose rows have this many bytes of codes, and this many beside them: `Layout` in `gemm_wgmma.h`.
+    fn stage(&self, codes: usize, piece: usize) -> usize {
+        self.tokens * 128 + self.groups * 64 * codes + (self.groups * 64 * piece).next_multiple_of(1024)
+    }
+}
+
 /// The native kernel for a product.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let k = product.k;
-    let (name, row_bytes, scales) = match (product.x, product.w) {
+    let (name, row_bytes, piece) = match (product.x, product.w) {
         (DType::BF16, DType::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
         (DType::BF16, DType::F16) if k.is_multiple_of(8) => ("f16", 128, 0),
-        (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 1024),
-        (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 1024),
+        (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 4),
+        (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 4),
         (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
         _ => return None,
     };
@@ -40,7 +47,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
-    let stage = tile.tokens * 128 + tile.groups * 64 * row_bytes + scales;
+    let stage = tile.stage(row_bytes, piece);
     let (x_element, w_element) = if product.plain() { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
@@ -88,7 +95,7 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
     let ((weights, planes), k) = (product.planes()?, product.k);
     let tile = choose(product, target.multiprocessors as usize);
     let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * ELEMENTS / weights.row().len);
-    let stage = tile.tokens * 128 + tile.groups * 64 * (low + high);
+    let stage = tile.stage(low, high);
     let rows = if product.gated() { 32 } else { 64 };
     let codes = |i: usize| {
         let i = if i < product.rows.len() { i } else { 0 };
