@@ -29,31 +29,40 @@ fn devices() -> Vec<(String, CpuBackend)> {
     levels.into_iter().enumerate().map(open).collect()
 }
 
+/// Checks every device, each on a thread of its own.
+fn each(check: impl Fn(&str, &CpuBackend) + Sync) {
+    let devices = devices();
+    std::thread::scope(|scope| {
+        for (name, device) in &devices {
+            scope.spawn(|| check(name, device));
+        }
+    });
+}
+
 #[test]
 fn random_programs_give_the_interpreters_bits() {
-    let devices = devices();
     let (start, count) = (number("HOLOGRAM_RANDOM_SEED", 0), number("HOLOGRAM_RANDOM_PROGRAMS", 300));
-    for seed in start..start + count {
-        for (name, device) in &devices {
+    each(|name, device| {
+        for seed in start..start + count {
             let difference = random_program(device, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             assert!(difference.is_none(), "{name}, {}", difference.unwrap_or_default());
         }
-    }
+    });
 }
 
 #[test]
 fn faults_are_the_interpreters() {
-    devices().iter().for_each(|(name, device)| check_faults(name, device, true));
+    each(|name, device| check_faults(name, device, true));
 }
 
 #[test]
 fn examples_agree_with_f64() {
-    devices().iter().for_each(|(name, device)| check_examples(name, device));
+    each(check_examples);
 }
 
 #[test]
 fn instructions_mean_what_the_table_says() {
-    devices().iter().for_each(|(name, device)| check_instructions(name, device));
+    each(check_instructions);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn fault(table: &Table, row: &[String]) -> Option<&'static str> {
     };
     let is_command = |text: &str| {
         let inner = text.strip_prefix('`').and_then(|t| t.strip_suffix('`')).unwrap_or_default();
-        inner.starts_with("hologram bench ") || inner.starts_with("benches/") || inner.starts_with("tools/")
+        ["hologram bench ", "benches/", "python/benches/", "tools/"].iter().any(|start| inner.starts_with(start))
     };
     match () {
         () if !device => Some("its heading names no device"),

@@ -4,11 +4,13 @@
 use std::fmt::Write;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
-/// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other.
-const PRESET: u32 = 6;
+/// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other. Builds for tests prefer a
+/// short build to a small binary.
+const PRESET: u32 = if cfg!(debug_assertions) { 0 } else { 6 };
 
 /// A kernel's name and the PTX types of its parameters.
 pub type Kernel = (String, Vec<String>);
@@ -33,15 +35,12 @@ pub fn texts(declared: &str) -> Vec<Text> {
 /// The list of images as Rust code; their compressed bytes are written to `out`.
 pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String> {
     let mut code = String::from("/// Every image.\npub(super) const IMAGES: &[Image] = &[\n");
-    let compressed = |file: &str, data: &[u8]| -> Result<String, String> {
+    let mut files = Vec::new();
+    let mut compressed = |file: String, data: Vec<u8>| {
         let path = out.join(format!("{file}.lzma"));
-        // Most images are unchanged since the last build.
-        let kept = std::fs::read(&path).ok().and_then(|old| unpack(&old).ok());
-        if kept.as_deref() != Some(data) {
-            let packed = pack(data).map_err(|e| format!("{file}: {e}"))?;
-            std::fs::write(&path, packed).map_err(|e| format!("{}: {e}", path.display()))?;
-        }
-        Ok(format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/")))
+        let code = format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/"));
+        files.push((path, data));
+        code
     };
     for (text, kernels) in texts {
         let name = text.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
@@ -53,19 +52,43 @@ pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String>
             Ok::<_, String>((file, data))
         };
         let (file, cubin) = image("sm_90a.cubin")?;
-        let cubin = compressed(&file, &cubin)?;
+        let cubin = compressed(file, cubin);
         let source = std::fs::read_to_string(text).map_err(|e| format!("{}: {e}", text.display()))?;
         let ptx = if source.contains("// only sm_90a") {
             "None".into()
         } else {
             let (file, ptx) = image("sm_80.ptx")?;
             check(&file, &String::from_utf8_lossy(&ptx), kernels)?;
-            format!("Some({})", compressed(&file, &ptx)?)
+            format!("Some({})", compressed(file, ptx))
         };
         writeln!(code, "Image {{ name: {name:?}, cubin: {cubin}, ptx: {ptx} }},").ok();
     }
     code.push_str("];\n");
+    write_all(&files)?;
     Ok(code)
+}
+
+/// Writes these data compressed to their files, by as many threads as there are processors.
+fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), String> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((path, data)) = files.get(next.fetch_add(1, Relaxed)) {
+            // Most images are unchanged since the last build.
+            let kept = std::fs::read(path).ok().and_then(|old| unpack(&old).ok());
+            if kept.as_ref() != Some(data) {
+                let packed = pack(data).and_then(|packed| std::fs::write(path, packed));
+                packed.map_err(|e| format!("{}: {e}", path.display()))?;
+            }
+        }
+        Ok(())
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().unwrap_or_else(|_| Err("a thread that compresses panicked".into())))
+    })
 }
 
 /// An image as an `.lzma` file.

@@ -7,7 +7,7 @@ use hologram_isa::Type;
 
 use super::bounded::{Bounded, evaluate};
 use super::data::{self, POISON, Random};
-use super::run::{CaseOutput, CaseResult, failure, fixed_spec};
+use super::run::{CaseOutput, CaseResult, Outputs, failure, fixed_spec};
 use super::{CaseInput, Fill, recurrent};
 use crate::error::Result;
 use crate::executor::Executor;
@@ -419,16 +419,30 @@ impl GroupCase {
 
     /// Runs the case as single programs and then as the device's kernels.
     pub(super) fn run(&self, executor: &Executor, index: usize) -> CaseResult {
+        self.run_ways(executor, index, &[false, true])
+    }
+
+    /// Runs the case as single programs (`false`) or as the device's kernels (`true`), one after the other.
+    pub(super) fn run_ways(&self, executor: &Executor, index: usize, ways: &[bool]) -> CaseResult {
         let (op, dtype, case) = (NAME, self.dtype(), self.name());
         let mut result = CaseResult { op, index, dtype, case, native: false, failure: None };
-        for (native, way) in [(false, "programs"), (true, "native kernels")] {
-            let ran = self.attempt(executor, index, native);
-            match ran.and_then(|(grouped, outputs)| Ok((grouped, failure(&outputs)?))) {
-                Ok((grouped, Some(reason))) => {
+        let (mut known, mut drawn) = (None, None);
+        for &native in ways {
+            let way = if native { "native kernels" } else { "programs" };
+            let outcome = self.attempt(executor, index, native, drawn.take()).and_then(|ran| {
+                let Some(ran) = ran else { return Ok(None) };
+                let failure = failure(&ran.outputs(&mut known)?)?;
+                // States have changed.
+                drawn = Some(ran.drawn).filter(|drawn| drawn.d.states.is_empty());
+                Ok(Some((ran.grouped, failure)))
+            });
+            match outcome {
+                Ok(None) => {}
+                Ok(Some((grouped, Some(reason)))) => {
                     let way = if grouped { "a group's kernel" } else { way };
                     result.failure = Some(format!("{way}: {reason}"));
                 }
-                Ok((grouped, None)) => result.native = grouped,
+                Ok(Some((grouped, None))) => result.native = grouped,
                 Err(e) => result.failure = Some(format!("{way}: {e}")),
             }
             if result.failure.is_some() {
@@ -438,8 +452,8 @@ impl GroupCase {
         result
     }
 
-    /// Runs the case once; also returns whether native kernels of groups ran.
-    fn attempt(&self, executor: &Executor, index: usize, native: bool) -> Result<(bool, Vec<CaseOutput>)> {
+    /// Draws the case's operands and builds its graph.
+    fn draw<'a>(&self, executor: &'a Executor, index: usize) -> Result<Drawn<'a>> {
         let mut graph = Graph::new();
         graph.extent("tokens", self.tokens.0);
         let mut d = Drawing {
@@ -464,7 +478,24 @@ impl GroupCase {
         for (i, value) in wanted.iter().enumerate() {
             d.graph.output(&format!("output{i}"), *value)?;
         }
+        Ok(Drawn { d, wanted })
+    }
+
+    /// Runs the case once, with these operands if they are drawn. `None`: native kernels were requested and the device
+    /// has none.
+    fn attempt<'a>(
+        &self,
+        executor: &'a Executor,
+        index: usize,
+        native: bool,
+        drawn: Option<Drawn<'a>>,
+    ) -> Result<Option<Ran<'a>>> {
+        let drawn = drawn.map_or_else(|| self.draw(executor, index), Ok)?;
+        let d = &drawn.d;
         let mut plan = d.graph.compile_apart(executor, CompileOptions { native, ..CompileOptions::default() })?;
+        if native && plan.native_launches() == 0 {
+            return Ok(None);
+        }
         plan.set_extent("tokens", self.tokens.1)?;
         for (name, bytes) in &d.written {
             plan.write_raw(name, bytes)?;
@@ -472,41 +503,67 @@ impl GroupCase {
         plan.fill_arena(POISON)?;
         plan.run()?;
         let grouped = native && plan.launches() < d.graph.steps().len();
-        Ok((grouped, outputs(&d, &plan, &wanted)?))
+        Ok(Some(Ran { drawn, plan, grouped }))
     }
 }
 
-/// Outputs and states with their references.
-fn outputs(d: &Drawing<'_>, plan: &Plan, wanted: &[NodeId]) -> Result<Vec<CaseOutput>> {
-    let (values, states) = evaluate(&d.graph, &d.extents, &d.leaves)?;
-    let slack = d.executor.info().slack();
-    let mut outputs = Vec::new();
-    for (i, value) in wanted.iter().enumerate() {
-        let name = format!("output{i}");
-        let (spec, bytes) = (plan.output_spec(&name)?.clone(), plan.read_raw(&name)?);
-        let reference = values[value.0 as usize].reference().loosened(slack);
-        outputs.push(CaseOutput { name, spec, bounded: true, bytes, reference, flushed: None });
+/// A case's operands and graph.
+struct Drawn<'a> {
+    d: Drawing<'a>,
+    /// The values that are output.
+    wanted: Vec<NodeId>,
+}
+
+/// A case that ran.
+struct Ran<'a> {
+    drawn: Drawn<'a>,
+    plan: Plan,
+    /// Whether native kernels of groups ran.
+    grouped: bool,
+}
+
+/// The values of a case's nodes by the operations' references, and the newest version of each state.
+type Known = (Vec<Bounded>, Vec<NodeId>);
+
+impl Ran<'_> {
+    /// Outputs and states, with their references, which are computed unless they are known.
+    fn outputs(&self, known: &mut Option<Known>) -> Result<Vec<CaseOutput>> {
+        let Drawn { d, wanted } = &self.drawn;
+        if known.is_none() {
+            *known = Some(evaluate(&d.graph, &d.extents, &d.leaves)?);
+        }
+        let Some((values, states)) = known else { return Ok(Vec::new()) };
+        let slack = d.executor.info().slack();
+        let reference = |node: NodeId| values[node.0 as usize].reference().loosened(slack);
+        let mut outputs = Vec::new();
+        for (i, value) in wanted.iter().enumerate() {
+            let name = format!("output{i}");
+            let (spec, bytes) = (self.plan.output_spec(&name)?.clone(), self.plan.read_raw(&name)?);
+            outputs.push(CaseOutput { name, spec, bounded: true, bytes, reference: reference(*value), flushed: None });
+        }
+        for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
+            let mut bytes = vec![0; tensor.bytes()];
+            d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
+            let (name, spec) = (format!("state {i}"), fixed_spec(tensor.dtype(), tensor.shape()));
+            outputs.push(CaseOutput {
+                name,
+                spec,
+                bounded: false,
+                bytes,
+                reference: reference(*newest),
+                flushed: None,
+            });
+        }
+        Ok(outputs)
     }
-    for (i, (tensor, newest)) in d.states.iter().zip(states).enumerate() {
-        let mut bytes = vec![0; tensor.bytes()];
-        d.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-        let (name, spec) = (format!("state {i}"), fixed_spec(tensor.dtype(), tensor.shape()));
-        let reference = values[newest.0 as usize].reference().loosened(slack);
-        outputs.push(CaseOutput { name, spec, bounded: false, bytes, reference, flushed: None });
-    }
-    Ok(outputs)
 }
 
 /// See [`super::run_native`].
-pub(super) fn run_native(
-    executor: &Executor,
-    max_work: usize,
-    mut each: impl FnMut(&str, Vec<CaseOutput>),
-) -> Result<()> {
+pub(super) fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, &Outputs)) -> Result<()> {
     let cases = cases_for(executor);
     for (index, case) in cases.iter().enumerate().filter(|(_, case)| case.work() <= max_work) {
-        if let (true, outputs) = case.attempt(executor, index, true)? {
-            each(&case.name(), outputs);
+        if let Some(ran) = case.attempt(executor, index, true, None)?.filter(|ran| ran.grouped) {
+            each(&case.name(), &|| ran.outputs(&mut None));
         }
     }
     Ok(())
@@ -585,37 +642,50 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products((1, 1), true, 512, &[2300, 40, 41], End::Products, pairs(512)[i]);
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
     }
-    // A few tokens' codes, with rows for tiles of several matrices.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
-    for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
-        let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
-        products((8, 7), false, 512, &[72, 24, 40], End::Products, codes);
-        products((8, 8), true, 512, &[72, 72], End::Swiglu, codes);
-        products((6, 3), false, 256, &[0], End::Add { first: true }, codes);
-        products((8, 6), false, 9216, &[40], End::Products, codes);
-        products((16, 15), false, 512, &[72, 24, 40], End::Products, codes);
-        products((16, 13), true, 512, &[72, 72], End::Swiglu, codes);
-        products((16, 11), false, 9216, &[40], End::Products, codes);
+    // Sweeps over types and sizes. Where weights stay in blocks, one kernel reads rows of any type, and the sizes of
+    // tiles mean nothing: such a device runs every third case of a sweep, of each type others.
+    let in_planes = DType::BLOCKS.into_iter().any(|format| layout(format) != format);
+    let taken = |weights: usize, size: usize| in_planes || (weights + size).is_multiple_of(3);
+    let packed = || DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    let codes = Convert::I8 { group: 32, floor: 0.0 };
+    let swept = [
+        // A few tokens' codes, with rows for tiles of several matrices.
+        ((8, 7), false, 512, &[72, 24, 40][..], End::Products, codes),
+        ((8, 8), true, 512, &[72, 72], End::Swiglu, codes),
+        ((6, 3), false, 256, &[0], End::Add { first: true }, codes),
+        ((8, 6), false, 9216, &[40], End::Products, codes),
+        ((16, 15), false, 512, &[72, 24, 40], End::Products, codes),
+        ((16, 13), true, 512, &[72, 72], End::Swiglu, codes),
+        ((16, 11), false, 9216, &[40], End::Products, codes),
+        // Many tokens with weights that kernels widen themselves: parts of tiles, rows that workgroups share, an odd
+        // number of records.
+        ((30, 27), false, 512, &[72, 40], End::Products, Convert::BF16),
+        ((64, 50), true, 256, &[40, 40], End::Swiglu, Convert::BF16),
+        ((32, 29), false, 2304, &[40], End::Products, Convert::BF16),
+        ((200, 170), false, 256, &[72], End::Products, Convert::BF16),
+    ];
+    for (i, weights) in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed()).enumerate() {
+        for (j, (tokens, norm, k, rows, end, convert)) in swept.into_iter().enumerate() {
+            if taken(i, j) {
+                products(tokens, norm, k, rows, end, (weights, convert));
+            }
+        }
     }
     // Types that devices may lay out in planes of codes, factors and records.
-    for weights in DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {
-        let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
-        products((1, 1), true, 2048, &[48, 16, 16], End::Products, codes);
-        products((1, 1), true, 512, &[40, 40], End::Swiglu, codes);
-        products((4, 3), false, 512, &[0], End::Add { first: true }, codes);
-        products((1, 1), false, 8192, &[40], End::Products, codes);
-        products((40, 33), true, 256, &[64, 64], End::Swiglu, (weights, Convert::BF16));
-        products((40, 33), false, 256, &[0], End::Add { first: true }, (weights, Convert::BF16));
-    }
-    // Many tokens with weights that kernels widen themselves: parts of tiles, rows that workgroups share, an odd number
-    // of records.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
-    for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
-        let pair = (weights, Convert::BF16);
-        products((30, 27), false, 512, &[72, 40], End::Products, pair);
-        products((64, 50), true, 256, &[40, 40], End::Swiglu, pair);
-        products((32, 29), false, 2304, &[40], End::Products, pair);
-        products((200, 170), false, 256, &[72], End::Products, pair);
+    let swept = [
+        ((1, 1), true, 2048, &[48, 16, 16][..], End::Products, codes),
+        ((1, 1), true, 512, &[40, 40], End::Swiglu, codes),
+        ((4, 3), false, 512, &[0], End::Add { first: true }, codes),
+        ((1, 1), false, 8192, &[40], End::Products, codes),
+        ((40, 33), true, 256, &[64, 64], End::Swiglu, Convert::BF16),
+        ((40, 33), false, 256, &[0], End::Add { first: true }, Convert::BF16),
+    ];
+    for (i, weights) in packed().enumerate() {
+        for (j, (tokens, norm, k, rows, end, convert)) in swept.into_iter().enumerate() {
+            if taken(i, j) {
+                products(tokens, norm, k, rows, end, (weights, convert));
+            }
+        }
     }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
@@ -633,7 +703,6 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (tokens, heads, d) in [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100)] {
         cases.push(GroupCase { tokens, kind: Kind::Norms(Norms { heads, d }) });
     }
-    let codes = Convert::I8 { group: 32, floor: 0.0 };
     for (tokens, width, n, k) in [((1, 1), 2048, 128, 8), ((8, 5), 96, 33, 4), ((3, 3), 2880, 300, 6)] {
         for (i, convert) in [codes, Convert::BF16, Convert::None].into_iter().enumerate() {
             let (biased, softmax_first, normed) = (i == 0, i == 1, i != 1);
@@ -642,32 +711,35 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         }
     }
     // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
-    for weights in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
-        let codes = Convert::I8 { group: 32, floor: 0.0 };
+    let plain = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0];
+    for (i, weights) in plain.into_iter().chain(packed()).enumerate() {
         let (few, many) = match weights {
             DType::F32 => (Convert::None, Convert::None),
             DType::F16 => (Convert::None, Convert::BF16),
             DType::BF16 => (Convert::BF16, Convert::BF16),
             _ => (codes, Convert::BF16),
         };
-        let mut experts = |tokens, experts, slots, k, m, end, convert| {
-            let weights = layout(weights);
-            let biased = end == End::ClampedSwiglu || matches!(end, End::Add { first: true });
-            let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end, biased });
-            cases.push(GroupCase { tokens, kind });
-        };
-        experts((1, 1), 6, 3, 256, 70, End::ClampedSwiglu, few);
-        experts((40, 33), 3, 2, 256, 140, End::ClampedSwiglu, many);
-        experts((1, 1), 6, 3, 512, 70, End::Swiglu, few);
-        experts((1, 1), 6, 5, 256, 45, End::Products, few);
-        experts((1, 1), 6, 3, 256, 48, End::Add { first: true }, few);
-        experts((8, 5), 16, 2, 256, 40, End::Relu2, few);
-        experts((8, 6), 16, 9, 256, 33, End::Add { first: false }, few);
-        experts((10, 9), 3, 2, 256, 300, End::Swiglu, many);
-        experts((40, 33), 3, 2, 512, 140, End::Relu2, many);
-        experts((40, 33), 3, 2, 256, 52, End::Products, many);
-        experts((130, 127), 2, 2, 256, 40, End::Swiglu, many);
+        let swept = [
+            ((1, 1), 6, 3, 256, 70, End::ClampedSwiglu, few),
+            ((40, 33), 3, 2, 256, 140, End::ClampedSwiglu, many),
+            ((1, 1), 6, 3, 512, 70, End::Swiglu, few),
+            ((1, 1), 6, 5, 256, 45, End::Products, few),
+            ((1, 1), 6, 3, 256, 48, End::Add { first: true }, few),
+            ((8, 5), 16, 2, 256, 40, End::Relu2, few),
+            ((8, 6), 16, 9, 256, 33, End::Add { first: false }, few),
+            ((10, 9), 3, 2, 256, 300, End::Swiglu, many),
+            ((40, 33), 3, 2, 512, 140, End::Relu2, many),
+            ((40, 33), 3, 2, 256, 52, End::Products, many),
+            ((130, 127), 2, 2, 256, 40, End::Swiglu, many),
+        ];
+        for (j, (tokens, experts, slots, k, m, end, convert)) in swept.into_iter().enumerate() {
+            if taken(i, j) {
+                let weights = layout(weights);
+                let biased = end == End::ClampedSwiglu || matches!(end, End::Add { first: true });
+                let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end, biased });
+                cases.push(GroupCase { tokens, kind });
+            }
+        }
     }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
         for attention in [None, Some(AttentionPrecision::F32.into())] {

@@ -12,7 +12,7 @@ mod view;
 
 pub use chain::chain;
 pub use gradients::check_gradients;
-pub use run::{CaseOutput, CaseResult, op_names, run, run_case, run_native, run_on_threads, run_op};
+pub use run::{CaseOutput, CaseResult, Outputs, op_names, run, run_case, run_native, run_on_threads, run_op};
 pub use view::View;
 
 use std::fmt;

@@ -13,7 +13,7 @@ use super::groups::{self, GroupCase};
 use super::{Case, HostTensor, Reference};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
-use crate::graph::{CompileOptions, Graph};
+use crate::graph::{CompileOptions, Graph, Plan};
 use crate::ops;
 use crate::tensor::{Dim, Tensor};
 
@@ -68,7 +68,8 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
 }
 
 /// Runs every case of every operation and of groups on several threads: as the device's native kernel, and as program
-/// all of them, or only the first of each operation and type. For devices whose programs take long to compile.
+/// all of them, or only the first of each operation and type, and none of groups. For devices whose programs take long
+/// to compile.
 pub fn run_on_threads(executor: &Executor, threads: usize, all_programs: bool) -> Vec<CaseResult> {
     let mut seen = HashSet::new();
     let mut counts = HashMap::new();
@@ -91,7 +92,8 @@ pub fn run_on_threads(executor: &Executor, threads: usize, all_programs: bool) -
                     let result = match job {
                         Job::Operation(case, true) => run_case(executor, index, case),
                         Job::Operation(case, false) => run_ways(executor, index, case, &[true]),
-                        Job::Group(case) => case.run(executor, index),
+                        Job::Group(case) if all_programs => case.run(executor, index),
+                        Job::Group(case) => case.run_ways(executor, index, &[true]),
                     };
                     results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
                 }
@@ -129,9 +131,14 @@ fn run_ways(executor: &Executor, index: usize, case: &Case, ways: &[bool]) -> Ca
         native: false,
         failure: None,
     };
+    let mut known = None;
     for &native in ways {
         let way = if native { "native kernel" } else { "program" };
-        match attempt(executor, index, case, native).map(|results| results.map(|r| failure(&r))) {
+        let outcome = attempt(executor, index, case, native).and_then(|ran| {
+            let outputs = ran.map(|ran| ran.outputs(&mut known)).transpose()?;
+            Ok(outputs.map(|outputs| failure(&outputs)))
+        });
+        match outcome {
             Ok(None) => {}
             Ok(Some(Ok(None))) => result.native = native,
             Ok(Some(Ok(Some(reason)))) => result.failure = Some(format!("{way}: {reason}")),
@@ -171,6 +178,9 @@ pub struct CaseOutput {
     pub flushed: Option<Reference>,
 }
 
+/// Reads what a case computed, and computes its reference.
+pub type Outputs<'a> = dyn Fn() -> Result<Vec<CaseOutput>> + 'a;
+
 /// Describes the first wrong output; `None`: all are right.
 ///
 /// # Errors
@@ -193,11 +203,48 @@ pub(super) fn failure(outputs: &[CaseOutput]) -> Result<Option<String>> {
     Ok(None)
 }
 
+/// A case that ran.
+struct Ran<'a> {
+    executor: &'a Executor,
+    case: &'a Case,
+    operands: Vec<HostTensor>,
+    /// The state that the operation changed.
+    state: Option<Tensor>,
+    plan: Plan,
+}
+
+/// A case's reference, and the one of a device that flushes subnormal numbers.
+type Known = (Reference, Option<Reference>);
+
+impl Ran<'_> {
+    /// What the device wrote, with the reference, which is computed unless it is known.
+    fn outputs(&self, known: &mut Option<Known>) -> Result<Vec<CaseOutput>> {
+        let (reference, flushed) = known.get_or_insert_with(|| self.reference()).clone();
+        let (bytes, spec) = match &self.state {
+            Some(tensor) => {
+                let mut bytes = vec![0; tensor.bytes()];
+                self.executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
+                (bytes, fixed_spec(tensor.dtype(), tensor.shape()))
+            }
+            None => (self.plan.read_raw("result")?, self.plan.output_spec("result")?.clone()),
+        };
+        let (name, bounded) = ("result".into(), self.state.is_none());
+        Ok(vec![CaseOutput { name, spec, bounded, bytes, reference, flushed }])
+    }
+
+    fn reference(&self) -> Known {
+        let slack = self.executor.info().slack();
+        let reference = self.case.op.reference(&self.operands).loosened(slack);
+        let flushes = self.executor.info().subnormals == Subnormals::Flushed;
+        (reference, flushes.then(|| flushed(self.case, self.operands.clone()).loosened(slack)))
+    }
+}
+
 /// Runs a case once. `None`: a native kernel was requested and the device has none.
 ///
 /// # Errors
 /// Errors of the device.
-pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bool) -> Result<Option<Vec<CaseOutput>>> {
+fn attempt<'a>(executor: &'a Executor, index: usize, case: &'a Case, native: bool) -> Result<Option<Ran<'a>>> {
     let mut random = Random::new(index as u64 + 1);
     let mut graph = Graph::new();
     for (i, (max, _)) in case.extents.iter().enumerate() {
@@ -240,20 +287,7 @@ pub(super) fn attempt(executor: &Executor, index: usize, case: &Case, native: bo
     }
     plan.fill_arena(POISON)?;
     plan.run()?;
-
-    let slack = executor.info().slack();
-    let reference = case.op.reference(&operands).loosened(slack);
-    let flushes = executor.info().subnormals == Subnormals::Flushed;
-    let flushed = flushes.then(|| flushed(case, operands).loosened(slack));
-    let (bytes, spec) = match &state {
-        Some(tensor) => {
-            let mut bytes = vec![0; tensor.bytes()];
-            executor.backend().copy_from_buffer(&tensor.buffer, tensor.offset, &mut bytes)?;
-            (bytes, fixed_spec(tensor.dtype(), tensor.shape()))
-        }
-        None => (plan.read_raw("result")?, plan.output_spec("result")?.clone()),
-    };
-    Ok(Some(vec![CaseOutput { name: "result".into(), spec, bounded: state.is_none(), bytes, reference, flushed }]))
+    Ok(Some(Ran { executor, case, operands, state, plan }))
 }
 
 /// A case's reference on operands whose subnormal numbers count as 0; so do those of the result.
@@ -305,16 +339,16 @@ fn agree(got: f64, want: f64, bound: f64) -> bool {
 }
 
 /// Runs the cases of all operations and groups with a device's native kernels, where it has some. `each` gets the name
-/// and the outputs of each case. For tests of the kernels that a device launches.
+/// of each case and a function that gives its outputs. For tests of the kernels that a device launches.
 ///
 /// # Errors
 /// Errors of the device.
-pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, Vec<CaseOutput>)) -> Result<()> {
+pub fn run_native(executor: &Executor, max_work: usize, mut each: impl FnMut(&str, &Outputs)) -> Result<()> {
     for op in op_names() {
         let cases = all_cases().iter().filter(|case| case.op.name() == op);
         for (index, case) in cases.enumerate().filter(|(_, case)| work(case) <= max_work) {
             match attempt(executor, index, case, true) {
-                Ok(Some(outputs)) => each(&case.to_string(), outputs),
+                Ok(Some(ran)) => each(&case.to_string(), &|| ran.outputs(&mut None)),
                 Ok(None) => {}
                 Err(e) if refuses_what_it_lacks(executor, &e) => {}
                 Err(e) => return Err(e),

@@ -3,7 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation, Reduction};
 use hologram_isa::Type;
 
-use super::matmul::{add_products, fits, reference_products};
+use super::matmul::{add_products, fits, reference_products, reference_weights};
 use super::{Kernel, Launchable, MatmulOptions, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
@@ -184,10 +184,11 @@ impl Op for ExpertMatmul {
         let [x, w, ids, bias @ ..] = inputs else { return Reference::default() };
         let (k, slots) = (w.row_len(), ids.row_len());
         let of_expert = w.values.len() / self.experts.max(1) as usize;
+        let weights = reference_weights(x.format, w);
         let mut out = Reference::default();
         for (slot, id) in ids.values.iter().enumerate() {
             let row = if x.row_len() == k { slot / slots } else { slot };
-            let matrix = w.values.chunks(of_expert).nth(*id as usize).unwrap_or_default();
+            let matrix = weights.chunks(of_expert).nth(*id as usize).unwrap_or_default();
             let first = out.values.len();
             reference_products([x.format, w.format], &x.values[row * k..][..k], matrix.chunks(k), &mut out);
             for bias in bias {

@@ -3,6 +3,8 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
+use std::borrow::Cow;
+
 use super::kernel::TensorArg;
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
@@ -177,8 +179,9 @@ impl Op for Matmul {
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
         let [x, w] = inputs else { return Reference::default() };
         let mut out = Reference::default();
+        let weights = reference_weights(x.format, w);
         for row in x.values.chunks(x.row_len()) {
-            reference_products([x.format, w.format], row, w.values.chunks(x.row_len()), &mut out);
+            reference_products([x.format, w.format], row, weights.chunks(x.row_len()), &mut out);
         }
         out
     }
@@ -261,7 +264,15 @@ pub(super) fn add_products(
     }
 }
 
-/// The products of a row of activations with rows of weights, added to a reference.
+/// The weights of a product with activations of this type, as its reference takes them.
+pub(super) fn reference_weights(x: DType, w: &HostTensor) -> Cow<'_, [f64]> {
+    match rounds(x, w.format) {
+        true => w.values.iter().map(|v| rounded(*v, DType::BF16)).collect(),
+        false => Cow::Borrowed(&w.values),
+    }
+}
+
+/// The products of a row of activations with rows of [`reference_weights`], added to a reference.
 pub(super) fn reference_products<'a>(
     [x, w]: [DType; 2],
     row: &[f64],
@@ -270,23 +281,22 @@ pub(super) fn reference_products<'a>(
 ) {
     // Products of codes are summed exactly four at a time, as 8-bit dot product instructions do.
     let exact = if matches!(x, DType::I8Groups { .. }) { 4 } else { 1 };
-    let rounds = rounds(x, w);
     // If a minimum is subtracted from the sum of products, the terms that round are as large as a run's maximum
     // values.
     let run = w.scale_len();
     let minimums = exact > 1 && w.has_minimum();
     for weights in weights {
-        let wr: Vec<f64> = weights.iter().map(|v| if rounds { rounded(*v, DType::BF16) } else { *v }).collect();
+        let greatest: Vec<f64> = match minimums {
+            true => weights.chunks(run).map(|run| run.iter().fold(0.0, |most: f64, v| most.max(v.abs()))).collect(),
+            false => Vec::new(),
+        };
         let (mut sum, mut squares) = (0.0, 0.0);
-        for (i, (xu, wu)) in row.chunks(exact).zip(wr.chunks(exact)).enumerate() {
+        for (i, (xu, wu)) in row.chunks(exact).zip(weights.chunks(exact)).enumerate() {
             let term: f64 = xu.iter().zip(wu).map(|(a, b)| a * b).sum();
             sum += term;
-            let size = if minimums {
-                let run = &wr[i * exact / run * run..][..run];
-                let greatest = run.iter().fold(0.0, |most: f64, v| most.max(v.abs()));
-                greatest * xu.iter().map(|v| v.abs()).sum::<f64>()
-            } else {
-                term
+            let size = match minimums {
+                true => greatest[i * exact / run] * xu.iter().map(|v| v.abs()).sum::<f64>(),
+                false => term,
             };
             squares += size * size;
         }
