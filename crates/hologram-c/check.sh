@@ -28,7 +28,7 @@ fi
 diff -u hologram.h "$work/hologram.h" || fail "hologram.h is out of date: check.sh --update"
 
 # What is built for the tests of all packages, so that nothing is compiled twice.
-(cd ../.. && cargo build --locked --workspace --lib --example tour && cargo test --locked --quiet --workspace --lib)
+(cd ../.. && cargo build --locked --workspace --lib --example tour && cargo test --locked --quiet --workspace --lib --no-run)
 built=$(cd ../.. && cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)
 
 # Functions of the header and of the library.
