@@ -81,7 +81,7 @@ impl Case {
     }
 
     /// The formats of the inputs except indices, each once; without inputs, the format of the result.
-    fn dtype(&self) -> String {
+    pub fn dtype(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for input in &self.inputs {
             let name = match input.format {
