@@ -151,6 +151,16 @@ impl CudaBackend {
         self.queue().passed(last)
     }
 
+    /// Allocates memory; if there is none, once more after the work that keeps some of it alive.
+    fn memory(&self, allocate: impl Fn() -> Result<CudaMemory>) -> Result<CudaMemory> {
+        match allocate() {
+            Err(BackendError::OutOfMemory { .. }) => {}
+            other => return other,
+        }
+        self.wait_for_all()?;
+        allocate()
+    }
+
     fn invalid(&self, operation: String, reason: &str) -> BackendError {
         BackendError::InvalidArgument { device: BackendType::Cuda.to_string(), operation, reason: reason.into() }
     }
@@ -173,7 +183,7 @@ impl CudaBackend {
         if let Some(memory) = scratch.as_ref().filter(|m| hologram_device::DeviceMemory::bytes(&***m) >= bytes) {
             return Ok(Some(memory.clone()));
         }
-        let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+        let memory = Arc::new(self.memory(|| CudaMemory::new(&self.context, &self.allocator, bytes, true))?);
         *scratch = Some(memory.clone());
         Ok(Some(memory))
     }
@@ -265,11 +275,11 @@ impl Backend for CudaBackend {
     }
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
-        CudaMemory::new(&self.context, &self.allocator, bytes, true).map(Buffer::new)
+        self.memory(|| CudaMemory::new(&self.context, &self.allocator, bytes, true)).map(Buffer::new)
     }
 
     fn allocate_pool(&self, bytes: usize) -> Result<Pool> {
-        CudaMemory::pool(&self.context, &self.allocator, bytes).map(|memory| Pool(Buffer::new(memory)))
+        self.memory(|| CudaMemory::pool(&self.context, &self.allocator, bytes)).map(|memory| Pool(Buffer::new(memory)))
     }
 
     fn owns(&self, buffer: &Buffer) -> bool {
@@ -282,7 +292,7 @@ impl Backend for CudaBackend {
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {
         let data = memory.as_bytes();
-        let buffer = CudaMemory::new(&self.context, &self.allocator, data.len(), false)?;
+        let buffer = self.memory(|| CudaMemory::new(&self.context, &self.allocator, data.len(), false))?;
         if !data.is_empty() {
             let upload = || self.staging.upload(&self.queue, buffer.address(), buffer.usages(), data);
             self.told(Counters::timed(&self.counters.writing, upload))?;
@@ -396,7 +406,7 @@ impl Backend for CudaBackend {
         let counters = match builder.counters() {
             0 => None,
             bytes => {
-                let memory = Arc::new(CudaMemory::new(&self.context, &self.allocator, bytes, true)?);
+                let memory = Arc::new(self.memory(|| CudaMemory::new(&self.context, &self.allocator, bytes, true))?);
                 self.queue().enqueue(memory.usages().iter(), |stream| {
                     // SAFETY: the memory just allocated.
                     let code = unsafe { (self.context.driver.cuMemsetD8Async)(memory.address(), 0, bytes, stream.raw) };
@@ -422,6 +432,8 @@ impl Backend for CudaBackend {
     fn submit(&self, list: &CommandList) -> Result<Event> {
         let recording = self.recording(list, "submit")?;
         self.context.enter()?;
+        let reclaimed = self.queue().reclaim();
+        drop(self.told(reclaimed)?);
         let number = self.counters.submitted(|| self.queue().submit(recording));
         Counters::add(&self.counters.launches, recording.launches);
         self.told(number).map(Event)

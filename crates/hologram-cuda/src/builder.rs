@@ -286,7 +286,7 @@ impl<'a> Builder<'a> {
             usages,
             uses: self.uses,
             faults,
-            _buffers: buffers_of(self.launches),
+            buffers: buffers_of(self.launches),
             _memory: memory,
         })
     }

@@ -343,6 +343,17 @@ impl CudaEvent {
         self.context.check(code, || "waiting for its queue".into())
     }
 
+    /// Whether the device has passed the event.
+    pub(super) fn has_passed(&self) -> Result<bool> {
+        const NOT_READY: u32 = 600;
+        // SAFETY: the event lives.
+        let code = unsafe { (self.context.driver.cuEventQuery)(self.raw) };
+        match code {
+            NOT_READY => Ok(false),
+            _ => self.context.check(code, || "asking for the progress of its queue".into()).map(|()| true),
+        }
+    }
+
     /// Seconds from an earlier event to this one; both were passed.
     pub(super) fn seconds_since(&self, start: &CudaEvent) -> Result<f64> {
         let mut milliseconds = 0.0;

@@ -89,6 +89,7 @@ functions! {
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
     cuEventSynchronize(CUevent);
+    cuEventQuery(CUevent);
     cuEventElapsedTime(*mut f32, CUevent, CUevent);
     cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, u64);
     cuGraphUpload(CUgraphExec, CUstream);

@@ -144,6 +144,11 @@ impl CudaMemory {
         Ok(memory)
     }
 
+    /// Whether the memory belongs to another library.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
+    }
+
     /// Whether the memory belongs to this context.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.context, context)

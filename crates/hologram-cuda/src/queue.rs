@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hologram_device::host::Failures;
-use hologram_device::{BackendError, BackendType, Result};
+use hologram_device::{BackendError, BackendType, Buffer, Result};
 
 use super::context::{Context, CudaEvent, Pinned, Stream};
-use super::memory::Usage;
+use super::memory::{CudaMemory, Usage};
 use super::record::{LOST, Recording};
 
 /// Events of the last submissions; a wait for an older submission uses the oldest of these.
@@ -23,7 +23,7 @@ const SLOTS: usize = 32;
 pub(super) const SLOT: usize = 128 << 10;
 
 /// An operation whose outcome decides which bytes have failed, known once the device has passed it.
-enum Running {
+pub(super) enum Running {
     /// Consecutive submissions of a recording: the first and the last.
     Recording { first: u64, last: u64, recording: Arc<Recording> },
     /// The host wrote to bytes that an earlier recording writes.
@@ -117,6 +117,40 @@ impl Queue {
         let recorded = self.events[(number % EVENTS) as usize].record(&self.compute);
         // The work's error is more specific than that of a stream which it made unusable.
         done.and(recorded).map(|()| number)
+    }
+
+    /// Takes out what nobody needs any more: recordings that the device has passed, and the buffers of the last one if
+    /// only the queue keeps it. Their memory serves other buffers at once, because these are used in the same order.
+    /// Memory of another library stays until the device has passed it. The caller drops all without the queue's lock.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub(super) fn reclaim(&mut self) -> Result<(Vec<Running>, Vec<Buffer>)> {
+        let own = |buffer: &Buffer| !buffer.downcast::<CudaMemory>().is_some_and(CudaMemory::is_foreign);
+        let buffers = match self.running.back_mut() {
+            Some(Running::Recording { recording, .. }) => {
+                Arc::get_mut(recording).map(|recording| recording.buffers.extract_if(.., |b| own(b)).collect())
+            }
+            _ => None,
+        };
+        let (mut passed, mut completed) = (0, self.completed);
+        for last in self.running.iter().map(Running::last) {
+            // An event that serves a later submission by now is passed later.
+            if last > completed {
+                if !self.events[(last % EVENTS) as usize].has_passed()? {
+                    break;
+                }
+                completed = last;
+            }
+            passed += 1;
+        }
+        let faulty = |r: &Arc<Recording>| r.faults.as_ref().is_some_and(|f| f.any());
+        if self.running.iter().take(passed).filter_map(Running::recording).any(faulty) {
+            self.passed(completed)?;
+            passed = 0;
+        }
+        self.completed = completed.max(self.completed);
+        Ok((self.running.drain(..passed).collect(), buffers.unwrap_or_default()))
     }
 
     /// Submits a recording. It does not run if it would compute from bytes known to have failed.

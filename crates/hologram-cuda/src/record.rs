@@ -35,7 +35,7 @@ pub(super) struct Recording {
     pub(super) uses: Vec<Use>,
     pub(super) faults: Option<Faults>,
     /// Keeps the memory of the steps alive.
-    pub(super) _buffers: Vec<Buffer>,
+    pub(super) buffers: Vec<Buffer>,
     pub(super) _memory: Vec<Arc<CudaMemory>>,
 }
 

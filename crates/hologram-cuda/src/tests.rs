@@ -123,6 +123,31 @@ fn memory_is_capped_counted_and_given_back() {
     assert!(error.to_string().contains("the buffer belongs to cuda:0"), "{error}");
 }
 
+/// Calls whose results are dropped, and that nobody waits for, do not fill the memory.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn memory_of_work_that_is_under_way_serves_later_work() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(256 << 20) }).unwrap();
+    let store = device.compile(&parse(STORE).unwrap()).unwrap();
+    let run = |x: &hologram_device::Buffer| {
+        let bindings = vec![Binding::whole(x)];
+        let launch = Launch { pipeline: store.clone(), bindings, config: LaunchConfig { grid: [1, 1, 1] } };
+        device.submit(&device.record(&[launch]).unwrap()).unwrap();
+    };
+    for _ in 0..100 {
+        run(&device.allocate_buffer(64 << 20).unwrap());
+    }
+    let memory = device.measure().metrics().memory;
+    assert!(memory.live + memory.cached <= 128 << 20, "{memory:?}");
+    // Of another size: what the queue still keeps is waited for.
+    let all = device.allocate_buffer(250 << 20).unwrap();
+    run(&all);
+    let mut back = [0; 4];
+    device.copy_from_buffer(&all, 0, &mut back).unwrap();
+    assert_eq!(back, 1u32.to_le_bytes());
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn profiles_and_bandwidth_are_measured() {

@@ -1,10 +1,11 @@
 //! Fixtures that are folders: what the reference library computes for them, and changed copies.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hologram_core::Executor;
+use hologram_core::{DType, Executor};
 use hologram_llm::safetensors::Folder;
 use hologram_llm::{Logits, Model, SessionOptions};
 use serde_json::{Value, json};
@@ -58,41 +59,63 @@ pub fn options(batch: usize) -> SessionOptions {
 /// Checks logits in one step, in steps of 8, token by token and with tokens of several sequences at once, and greedy
 /// continuations.
 pub fn agrees(executor: &Executor, name: &str, path: &Path, bound: f64, precision: Option<usize>) {
+    if let Err(difference) = compare(executor, name, path, bound, (precision, None)) {
+        panic!("{difference}");
+    }
+}
+
+/// As [`agrees`], with a cache of this type; the error names the first difference.
+pub fn compare(
+    executor: &Executor,
+    name: &str,
+    path: &Path,
+    bound: f64,
+    (precision, kv): (Option<usize>, Option<DType>),
+) -> Result<(), String> {
     let want = expected(name);
     let model = Model::load_on(path, executor).unwrap();
     let vocab = model.config().vocab;
-    for batch in [64, 8, 1] {
-        let mut session = model.session(options(batch)).unwrap();
+    let session = |options: SessionOptions, precision| {
+        let mut session = model.session(SessionOptions { kv, ..options }).unwrap();
         session.fix_precision(precision);
+        session
+    };
+    let within = |error: f64, bound: f64, what: &dyn Display| match error < bound {
+        true => Ok(()),
+        false => Err(format!("{}, {what}: {error:.2e}", path.display())),
+    };
+    for batch in [64, 8, 1] {
+        let mut session = session(options(batch), precision);
         let error = relative_error(session.feed(0, &want.tokens, Logits::All).unwrap(), &want.logits);
-        assert!(error < bound, "{}, batch {batch}: {error:.2e}", path.display());
+        within(error, bound, &format_args!("batch {batch}"))?;
     }
     // Five sequences, each one token ahead of the previous.
-    let mut session = model.session(SessionOptions { sequences: 5, ..options(16) }).unwrap();
-    session.fix_precision(precision);
+    let mut many = session(SessionOptions { sequences: 5, ..options(16) }, precision);
     for s in 0..5 {
-        session.feed(s, &want.tokens[..8 + s], Logits::None).unwrap();
+        many.feed(s, &want.tokens[..8 + s], Logits::None).unwrap();
     }
     for step in 8..20 {
         let batch: Vec<(usize, u32)> = (0..5).map(|s| (s, want.tokens[step + s])).collect();
-        for (s, row) in session.feed_batch(&batch).unwrap().chunks(vocab).enumerate() {
+        for (s, row) in many.feed_batch(&batch).unwrap().chunks(vocab).enumerate() {
             // Where activations are rounded, two experts that are nearly alike may change places.
             if bound >= 1e-2 && want.choices.get(step + s).is_some_and(|gap| *gap < 0.05) {
                 continue;
             }
             let error = relative_error(row, &want.logits[(step + s) * vocab..][..vocab]);
-            assert!(error < bound.max(1e-4), "{}, sequence {s} at {step}: {error:.2e}", path.display());
+            within(error, bound.max(1e-4), &format_args!("sequence {s} at {step}"))?;
         }
     }
-    let mut session = model.session(options(64)).unwrap();
-    session.fix_precision(Some(1));
+    let mut session = session(options(64), Some(1));
     let mut pending = want.tokens.clone();
     for (i, (token, gap)) in want.greedy.iter().zip(&want.gaps).enumerate() {
         let logits = session.feed(0, &pending, Logits::Last).unwrap();
         let best = (0..vocab).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32;
-        assert!(best == *token || *gap < 1e-3, "{}: {best} instead of {token} at {i}", path.display());
+        if best != *token && *gap >= 1e-3 {
+            return Err(format!("{}: {best} instead of {token} at {i}", path.display()));
+        }
         pending = vec![*token];
     }
+    Ok(())
 }
 
 static NUMBER: AtomicUsize = AtomicUsize::new(0);
