@@ -5,6 +5,7 @@ use hologram_backends::{Buffer, CommandList, DType, KernelName, TensorSpec};
 use hologram_isa::Type;
 
 use super::compile::Compiled;
+use super::elsewhere::BoundPart;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::tensor::{Element, bytes_of, bytes_of_mut};
@@ -19,7 +20,12 @@ use crate::tensor::{Element, bytes_of, bytes_of_mut};
 /// ```
 pub struct Plan {
     executor: Executor,
+    /// The launches, up to the first part that another device computes.
     list: CommandList,
+    /// These parts, each with the launches that follow it.
+    parts: Vec<BoundPart>,
+    /// Bytes on their way between devices.
+    moved: Vec<u8>,
     /// The number of all launches, and of native kernels.
     launches: [usize; 2],
     /// The step block: the extents' values, then the inputs. The host's copy is sent whole before a run.
@@ -72,15 +78,36 @@ pub(crate) struct OutputSlot {
 }
 
 impl Plan {
-    pub(crate) fn new(executor: Executor, list: CommandList, compiled: Compiled, step: Buffer, arena: Buffer) -> Plan {
-        let launches = [compiled.len(), compiled.native];
+    pub(super) fn new(
+        executor: Executor,
+        (list, parts): (CommandList, Vec<BoundPart>),
+        launches: [usize; 2],
+        compiled: Compiled,
+        step: Buffer,
+        arena: Buffer,
+    ) -> Plan {
         let Compiled { extents, inputs, outputs, .. } = compiled;
         let mut host_step = vec![0; step.bytes()];
         for (i, (_, max)) in extents.iter().enumerate() {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
         let values = extents.iter().map(|(_, max)| *max as u32).collect();
-        Plan { executor, list, launches, step, host_step, extents, values, inputs, arena, outputs, has_run: false }
+        let moved = Vec::new();
+        Plan {
+            executor,
+            list,
+            parts,
+            moved,
+            launches,
+            step,
+            host_step,
+            extents,
+            values,
+            inputs,
+            arena,
+            outputs,
+            has_run: false,
+        }
     }
 
     /// Sets an input's first elements; the rest keep their values.
@@ -136,7 +163,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Sends the step block and submits the recorded kernels; returns when the device has accepted them.
+    /// Sends the step block and submits the recorded kernels; returns when the device has accepted them, and other
+    /// devices have computed their [parts](super::Graph::elsewhere).
     ///
     /// # Errors
     /// Errors that the device detects at once. Errors of kernels come with [`Plan::read`].
@@ -159,9 +187,36 @@ impl Plan {
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
             backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
         }
-        let event = backend.submit(&self.list)?;
+        let mut event = backend.submit(&self.list)?;
+        if !self.parts.is_empty() {
+            // An error of a part leaves outputs of an earlier run.
+            self.has_run = false;
+            let mut host = std::mem::take(&mut self.moved);
+            let done = self.run_parts(&mut host, &mut |executor, list| {
+                let submitted = executor.backend().submit(list)?;
+                if executor.is(&self.executor) {
+                    event = submitted;
+                }
+                Ok(())
+            });
+            self.moved = host;
+            done?;
+        }
         self.has_run = true;
         Ok(event)
+    }
+
+    /// Runs what follows the first list. `run` gets each list with its device.
+    fn run_parts(&self, host: &mut Vec<u8>, run: &mut dyn FnMut(&Executor, &CommandList) -> Result<()>) -> Result<()> {
+        for part in &self.parts {
+            let bytes = part.read(&self.executor, &self.values, host)?;
+            part.beside.iter().try_for_each(|list| run(&self.executor, list))?;
+            part.send(&host[..bytes])?;
+            run(&part.executor, &part.list)?;
+            part.finish(&self.executor, &self.values, host)?;
+            part.next.iter().try_for_each(|list| run(&self.executor, list))?;
+        }
+        Ok(())
     }
 
     /// Runs the recorded kernels once more with the last run's inputs, one by one. Returns the name of each and the
@@ -170,7 +225,12 @@ impl Plan {
     /// # Errors
     /// When the device cannot measure them; the error of the run.
     pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
-        Ok(self.executor.backend().measure().profile(&self.list)?)
+        let mut kernels = self.executor.backend().measure().profile(&self.list)?;
+        self.run_parts(&mut Vec::new(), &mut |executor, list| {
+            kernels.extend(executor.backend().measure().profile(list)?);
+            Ok(())
+        })?;
+        Ok(kernels)
     }
 
     /// Waits and reads an output at its actual size.
