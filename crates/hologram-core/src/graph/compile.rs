@@ -489,17 +489,21 @@ impl Graph {
         if layouts.iter().all(Option::is_none) { Vec::new() } else { layouts }
     }
 
-    /// Offsets of the inputs in the step block, and its size. The block begins with the extents' values.
+    /// Offsets of the inputs in the step block, and its size. The block begins with the extents' values; large inputs
+    /// come last, as they may change in parts.
     fn lay_out_step(&self, bounds: &Bounds<'_>) -> (Vec<InputSlot>, usize) {
         let mut at = (self.extents.len() * 4).next_multiple_of(STEP_ALIGN);
         let mut inputs = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
             if let Source::Input { name } = &node.source {
-                let spec = bounds.spec(self.node(i));
-                let bytes = spec.max_bytes();
-                inputs.push(InputSlot { name: name.clone(), offset: at, spec });
-                at = (at + bytes).next_multiple_of(STEP_ALIGN);
+                inputs.push(InputSlot { name: name.clone(), offset: 0, spec: bounds.spec(self.node(i)) });
             }
+        }
+        let mut order: Vec<&mut InputSlot> = inputs.iter_mut().collect();
+        order.sort_by_key(|input| input.spec.max_bytes());
+        for input in order {
+            input.offset = at;
+            at = (at + input.spec.max_bytes()).next_multiple_of(STEP_ALIGN);
         }
         (inputs, at.max(STEP_ALIGN))
     }

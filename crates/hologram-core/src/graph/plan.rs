@@ -1,5 +1,7 @@
 //! A compiled graph: write inputs, set extents, run, read outputs.
 
+use std::ops::Range;
+
 use hologram_backends::{Buffer, CommandList, DType, KernelName, TensorSpec};
 
 use hologram_isa::Type;
@@ -28,9 +30,10 @@ pub struct Plan {
     moved: Vec<u8>,
     /// The number of all launches, and of native kernels.
     launches: [usize; 2],
-    /// The step block: the extents' values, then the inputs. The host's copy is sent whole before a run.
+    /// The step block: the extents' values, then the inputs. Before a run, what has changed of the host's copy is sent.
     step: Buffer,
     host_step: Vec<u8>,
+    changed: Vec<Range<usize>>,
     extents: Vec<(String, usize)>,
     /// The extents' values, as at the start of the step block. Stored as `u32`, so that reading a result allocates
     /// nothing for them.
@@ -41,6 +44,9 @@ pub struct Plan {
     /// Whether the plan has run, so that the outputs have content.
     has_run: bool,
 }
+
+/// Bytes between two changes of the step block that are sent with them, as a copy of its own would cost more.
+const JOINED: usize = 8192;
 
 /// A point in a device's queue, after the kernels of a run.
 #[derive(Clone, Debug)]
@@ -92,7 +98,7 @@ impl Plan {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
         let values = extents.iter().map(|(_, max)| *max as u32).collect();
-        let moved = Vec::new();
+        let (moved, changed) = (Vec::new(), vec![0..host_step.len()]);
         Plan {
             executor,
             list,
@@ -101,6 +107,7 @@ impl Plan {
             launches,
             step,
             host_step,
+            changed,
             extents,
             values,
             inputs,
@@ -115,7 +122,16 @@ impl Plan {
     /// # Errors
     /// When there is no such input, its elements are of another type, or there are too many.
     pub fn write<T: Element>(&mut self, name: &str, data: &[T]) -> Result<()> {
-        self.write_plain(name, T::TYPE, bytes_of(data))
+        self.write_plain(name, T::TYPE, 0, bytes_of(data))
+    }
+
+    /// Sets an input's elements from `first` on; the others keep their values. Of large inputs only what is written is
+    /// sent to the device.
+    ///
+    /// # Errors
+    /// As [`Plan::write`].
+    pub fn write_at<T: Element>(&mut self, name: &str, first: usize, data: &[T]) -> Result<()> {
+        self.write_plain(name, T::TYPE, first, bytes_of(data))
     }
 
     /// Sets the first elements of an input of `bool`, such as a mask.
@@ -124,10 +140,10 @@ impl Plan {
     /// As [`Plan::write`].
     pub fn write_bools(&mut self, name: &str, data: &[bool]) -> Result<()> {
         let bytes: Vec<u8> = data.iter().map(|v| u8::from(*v)).collect();
-        self.write_plain(name, Type::Bool, &bytes)
+        self.write_plain(name, Type::Bool, 0, &bytes)
     }
 
-    fn write_plain(&mut self, name: &str, ty: Type, bytes: &[u8]) -> Result<()> {
+    fn write_plain(&mut self, name: &str, ty: Type, first: usize, bytes: &[u8]) -> Result<()> {
         let Some(slot) = self.inputs.iter().find(|i| i.name == name) else {
             return Err(CoreError::Run(format!("there is no input named {name}")));
         };
@@ -135,14 +151,40 @@ impl Plan {
             let have = slot.spec.format.name();
             return Err(CoreError::Run(format!("input {name} has elements of {have}, not {ty}")));
         }
-        if bytes.len() > slot.spec.max_bytes() {
+        let end = first.saturating_mul(ty.size()).saturating_add(bytes.len());
+        if end > slot.spec.max_bytes() {
             return Err(CoreError::Run(format!(
                 "input {name} holds at most {} elements, not {}",
                 slot.spec.max_bytes() / ty.size(),
-                bytes.len() / ty.size()
+                end / ty.size()
             )));
         }
-        self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes);
+        self.put(slot.offset + end - bytes.len(), bytes);
+        Ok(())
+    }
+
+    /// Writes bytes of the step block, which are inside it.
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let range = at..at + bytes.len();
+        self.host_step[range.clone()].copy_from_slice(bytes);
+        match self.changed.last_mut() {
+            // Inputs are mostly written in their order.
+            Some(last) if (last.start..=last.end + JOINED).contains(&range.start) => last.end = last.end.max(range.end),
+            _ => self.changed.push(range),
+        }
+    }
+
+    /// Sends what has changed of the step block.
+    fn send(&mut self) -> Result<()> {
+        self.changed.sort_unstable_by_key(|range| range.start);
+        let mut ranges = self.changed.iter().filter(|range| !range.is_empty()).cloned().peekable();
+        while let Some(mut range) = ranges.next() {
+            while let Some(next) = ranges.next_if(|next| next.start <= range.end + JOINED) {
+                range.end = range.end.max(next.end);
+            }
+            self.executor.backend().copy_to_buffer(&self.step, range.start, &self.host_step[range])?;
+        }
+        self.changed.clear();
         Ok(())
     }
 
@@ -159,7 +201,7 @@ impl Plan {
             return Err(CoreError::Run(format!("extent {name} is at most {max} in this plan, not {value}")));
         }
         self.values[i] = value as u32;
-        self.host_step[i * 4..i * 4 + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        self.put(i * 4, &(value as u32).to_le_bytes());
         Ok(())
     }
 
@@ -182,12 +224,12 @@ impl Plan {
     }
 
     fn enqueue(&mut self) -> Result<hologram_backends::Event> {
-        let backend = self.executor.backend();
-        let _run = self.executor.run_span(self.launches());
+        let executor = self.executor.clone();
+        let _run = executor.run_span(self.launches());
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
-            backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
+            self.send()?;
         }
-        let mut event = backend.submit(&self.list)?;
+        let mut event = executor.backend().submit(&self.list)?;
         if !self.parts.is_empty() {
             // An error of a part leaves outputs of an earlier run.
             self.has_run = false;
@@ -282,7 +324,7 @@ impl Plan {
     /// Sets all bytes of an input, in its format's layout for the maximum extents.
     pub(crate) fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         match self.inputs.iter().find(|i| i.name == name && i.spec.max_bytes() == bytes.len()) {
-            Some(slot) => self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes),
+            Some(slot) => self.put(slot.offset, bytes),
             None => return Err(CoreError::Run(format!("there is no input named {name} of {} bytes", bytes.len()))),
         }
         Ok(())
