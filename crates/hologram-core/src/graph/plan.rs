@@ -98,7 +98,7 @@ impl Plan {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
         let values = extents.iter().map(|(_, max)| *max as u32).collect();
-        let (moved, changed) = (Vec::new(), Vec::from([0..host_step.len()]));
+        let (moved, changed) = (Vec::new(), std::iter::once(0..host_step.len()).collect());
         Plan {
             executor,
             list,
