@@ -258,6 +258,7 @@ class Model:
         sequences: int | None = None,
         kv_memory: int | None = None,
         lora: list[tuple[str, float]] = ...,
+        experts: str | None = None,
     ) -> Model: ...
     def close(self) -> None: ...
     @property

@@ -187,10 +187,11 @@ class Model:
         sequences: int | None = None,
         kv_memory: int | None = None,
         lora: Sequence[str | os.PathLike | tuple[str | os.PathLike, float]] = (),
+        experts: str | None = None,
     ):
-        self._native = _native.Model(
-            os.fspath(path), None if device is None else str(device), ctx, kv, sequences, kv_memory, _adapters(lora)
-        )
+        name = None if device is None else str(device)
+        adapters = _adapters(lora)
+        self._native = _native.Model(os.fspath(path), name, ctx, kv, sequences, kv_memory, adapters, experts)
         self._tokenizer: Tokenizer | None = None
 
     @property
@@ -388,8 +389,13 @@ def load(
     sequences: int | None = None,
     kv_memory: int | None = None,
     lora: Sequence[str | os.PathLike | tuple[str | os.PathLike, float]] = (),
+    experts: str | None = None,
 ) -> Model:
     """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest
     text in tokens, `kv` the cache's type ("f32", "f16", "q8" or "q4"), `sequences` the most texts computed at once,
-    `lora` adapters (PEFT folders or `.gguf` files), each a path or a tuple of a path and a scale."""
-    return Model(path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory, lora=lora)
+    `lora` adapters (PEFT folders or `.gguf` files), each a path or a tuple of a path and a scale. `experts` says where
+    those of a mixture are computed: "gpu", "cpu" (with their weights in the host's memory), or "auto", the CPU if the
+    model does not fit into the GPU's memory."""
+    return Model(
+        path, device=device, ctx=ctx, kv=kv, sequences=sequences, kv_memory=kv_memory, lora=lora, experts=experts
+    )

@@ -12,8 +12,8 @@ use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::tokenizer::TokenDecoder;
 use hologram_llm::{
-    Adapter, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, Finish, Logits, Model,
-    ModelFiles, Pooling, Request, Session, SessionOptions,
+    Adapter, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, ExpertPlace, Finish,
+    LoadOptions, Logits, Model, ModelFiles, Pooling, Request, Session, SessionOptions,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -39,6 +39,15 @@ fn kv_format(name: Option<&str>) -> Result<Option<DType>> {
         Some("q8") => Ok(Some(DType::Q8Planes)),
         Some("q4") => Ok(Some(DType::Q4Planes)),
         Some(other) => value(format!("kv is {other:?}, but must be \"f32\", \"f16\", \"q8\" or \"q4\"")),
+    }
+}
+
+fn expert_place(name: Option<&str>) -> Result<ExpertPlace> {
+    match name {
+        None | Some("auto") => Ok(ExpertPlace::Auto),
+        Some("gpu") => Ok(ExpertPlace::Gpu),
+        Some("cpu") => Ok(ExpertPlace::Cpu),
+        Some(other) => value(format!("experts is {other:?}, but must be \"auto\", \"gpu\" or \"cpu\"")),
     }
 }
 
@@ -92,7 +101,7 @@ impl PyModel {
     /// Loads a GGUF file or a folder, with adapters and their scales.
     #[allow(clippy::too_many_arguments)]
     #[new]
-    #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None, lora=Vec::new()))]
+    #[pyo3(signature = (path, device=None, ctx=None, kv=None, sequences=None, kv_memory=None, lora=Vec::new(), experts=None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -102,13 +111,15 @@ impl PyModel {
         sequences: Option<usize>,
         kv_memory: Option<u64>,
         lora: Vec<(PathBuf, f32)>,
+        experts: Option<&str>,
     ) -> Result<PyModel> {
-        let kv = kv_format(kv)?;
+        let (kv, experts) = (kv_format(kv)?, expert_place(experts)?);
         let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
         let load = move || {
             let open = |(path, scale): (PathBuf, f32)| Adapter::open(path, scale);
             let adapters = lora.into_iter().map(open).collect::<hologram_llm::Result<Vec<_>>>()?;
-            Model::adapted(ModelFiles::open(path)?, &adapters, &executor, &mut |_, _| ())
+            let options = LoadOptions { adapters: &adapters, experts, ..LoadOptions::default() };
+            Model::load_with(ModelFiles::open(path)?, &executor, &options, &mut |_, _| ())
         };
         let model = Arc::new(interruptible(py, load)??);
         let mut options = EngineOptions::for_model(&model);

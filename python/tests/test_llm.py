@@ -251,6 +251,10 @@ def test_adapters(model, model_path, tmp_path):
     assert logits(lora=[good, good]) == near
     with pytest.raises(TypeError, match="must be a list"):
         hg.llm.load(model_path, device="cpu", lora=str(good))
+    with pytest.raises(ValueError, match="experts is \"tpu\", but must be"):
+        hg.llm.load(model_path, device="cpu", experts="tpu")
+    with pytest.raises(ValueError, match="experts is cpu, but the model has no experts"):
+        hg.llm.load(model_path, device="cpu", experts="cpu")
     with pytest.raises(ValueError, match="no adapter_config.json"):
         hg.llm.load(model_path, device="cpu", lora=[tmp_path.parent])
     other = tmp_path / "other"

@@ -4,6 +4,7 @@
 
 mod constraint;
 mod embed;
+mod experts;
 mod imatrix;
 mod load;
 mod lora;
@@ -18,9 +19,11 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use hologram_backends::{BackendType, OpenOptions};
 
 pub use constraint::ConstraintArgs;
 pub use embed::{EmbedArgs, Pool, RerankArgs};
+pub use experts::ExpertsArgs;
 pub use imatrix::ImatrixArgs;
 pub use load::LoadArgs;
 pub use lora::LoraArgs;
@@ -108,6 +111,20 @@ pub struct DeviceArgs {
     /// Worker threads of the CPU [default: one per physical core available to the process]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Most memory of the GPU to use, such as 16GB or 900MB [default: all that is free]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub gpu_memory: Option<u64>,
+}
+
+/// A size of memory in bytes.
+fn memory(text: &str) -> Result<u64, String> {
+    let units = [("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KIB", 1024.0), ("MIB", 1048576.0), ("GIB", 1073741824.0)];
+    let upper = text.to_ascii_uppercase();
+    let of = |(unit, bytes): (&str, f64)| Some(upper.strip_suffix(unit)?.trim().parse::<f64>().ok()? * bytes);
+    match units.into_iter().find_map(of) {
+        Some(bytes) if (1.0..1e15).contains(&bytes) => Ok(bytes as u64),
+        _ => Err("it must be a number with a unit, such as 16GB or 900MB".into()),
+    }
 }
 
 /// The model, with or without `-m`.
@@ -191,11 +208,16 @@ impl DeviceArgs {
     /// # Errors
     /// When the device is not available; a usage error for an unknown device name.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
-        let opened = hologram_backends::open_noting(&self.device, self.threads.map(|n| n as usize));
+        let options = OpenOptions { threads: self.threads.map(|n| n as usize), memory_cap: self.gpu_memory };
+        let opened = hologram_backends::open_with(&self.device, &options);
         let (backend, note) = match opened {
             Err(e) if !hologram_backends::is_device_name(&self.device) => return usage(e.to_string()),
             opened => opened?,
         };
+        let device = backend.info().backend;
+        if self.gpu_memory.is_some() && !matches!(device, BackendType::Cuda | BackendType::Metal) {
+            return usage(format!("--gpu-memory is for GPUs, but the device is {device}"));
+        }
         if let Some(note) = note {
             NOTE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(note);
         }
@@ -253,6 +275,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]
+    pub experts: ExpertsArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     #[command(flatten)]
     pub profile: ProfileArgs,
@@ -292,6 +316,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub lora: LoraArgs,
     #[command(flatten)]
+    pub experts: ExpertsArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -317,6 +343,8 @@ pub struct PerplexityArgs {
     pub kv: Option<Kv>,
     #[command(flatten)]
     pub lora: LoraArgs,
+    #[command(flatten)]
+    pub experts: ExpertsArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object
@@ -353,6 +381,7 @@ const MAX_TEST: i64 = 1 << 20;
 #[command(mut_arg("word", |word| word.help(OR_BUILT_IN).conflicts_with("shape")))]
 #[command(mut_arg("model", |model| model.conflicts_with("shape")))]
 #[command(mut_arg("lora", |lora| lora.conflicts_with("shape")))]
+#[command(mut_arg("experts", |experts| experts.conflicts_with("dry_run")))]
 pub struct BenchArgs {
     /// Other measurements
     #[command(subcommand)]
@@ -360,7 +389,7 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Use random weights of a published shape instead of a file: llama-8b, llama-1b, tinyllama-1.1b, bitnet-2b,
-    /// qwen3-30b-a3b, gpt-oss-20b, gpt-oss-120b, deepseek-v2-lite, gemma3-27b
+    /// qwen3-30b-a3b, gpt-oss-20b, gpt-oss-120b, deepseek-v2-lite, gemma3-27b, qwen3.5-27b, bge-m3
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL,
@@ -368,18 +397,26 @@ pub struct BenchArgs {
     /// llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
-    /// Prompt tokens of the prefill test; 0 skips it
-    #[arg(short, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
-    pub prompt: u32,
-    /// Tokens of the decode test; 0 skips it
-    #[arg(short = 'n', value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
-    pub decode: u32,
-    /// Tokens in the context before each test
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
-    pub depth: u32,
-    /// Number of sequences in the decode test, each extended by one token per step
-    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub batch: u32,
+    /// Prompt tokens of the prefill test; 0 skips it. Several, as in 512,2048, are measured one after another, in every
+    /// combination with -d and -b
+    #[arg(short, value_name = "N", default_value = "512", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub prompt: Vec<u32>,
+    /// Tokens of the decode test, or several numbers; 0 skips it [default: 128]
+    #[arg(short = 'n', value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub decode: Option<Vec<u32>>,
+    /// Tokens in the context before each test, or several numbers
+    #[arg(short, long, value_name = "N", default_value = "0", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(0..=MAX_TEST))]
+    pub depth: Vec<u32>,
+    /// Number of sequences in the decode test, each extended by one token per step, or several numbers; of an encoder,
+    /// the texts of a test
+    #[arg(short, long, value_name = "N", default_value = "1", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Vec<u32>,
+    /// Context length in tokens, which may exceed the model's own [default: that which the tests take]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub ctx: Option<u32>,
+    /// Element type of the KV cache [default: chosen by model and device]
+    #[arg(long, value_name = "F", value_enum)]
+    pub kv: Option<Kv>,
     /// Measure the engine instead: N users, each with a request of -p tokens and an answer of -n at a time
     #[arg(long, value_name = "N", conflicts_with_all = ["depth", "batch", "profile", "capture"], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: Option<u32>,
@@ -398,10 +435,12 @@ pub struct BenchArgs {
     pub repetitions: u32,
     /// Count the kernel launches per token on an Apple GPU and bound its speed by each chip's memory bandwidth; runs
     /// nothing, works on any machine
-    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "concurrency", "repetitions", "threads"])]
+    #[arg(long, conflicts_with_all = ["profile", "capture", "prompt", "decode", "depth", "batch", "ctx", "kv", "concurrency", "repetitions", "threads"])]
     pub dry_run: bool,
     #[command(flatten)]
     pub lora: LoraArgs,
+    #[command(flatten)]
+    pub experts: ExpertsArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
     /// Print one JSON object per line
@@ -451,6 +490,8 @@ pub struct LogitsArgs {
     pub out: PathBuf,
     #[command(flatten)]
     pub lora: LoraArgs,
+    #[command(flatten)]
+    pub experts: ExpertsArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

@@ -251,6 +251,67 @@ fn json_lines_have_their_fields() {
 }
 
 #[test]
+fn bench_measures_every_combination() {
+    let call = ["bench", LLAMA, "-p", "8,40", "-n", "3", "-d", "0,33", "-b", "1,5", "-r", "1", "--threads", "2"];
+    let lines = objects(&ok(&[&call[..], &["--json"]].concat()));
+    let tests: Vec<_> = lines.iter().map(|line| line["test"].as_str().unwrap()).collect();
+    // A prompt is of one sequence, whatever the batch.
+    let shallow = ["pp8", "pp40", "tg3", "tg3 x5"];
+    let deep = ["pp8 @ d33", "pp40 @ d33", "tg3 @ d33", "tg3 x5 @ d33"];
+    assert_eq!(tests, [shallow, deep].concat());
+    // Each is measured as alone: the same bytes.
+    let alone = ["bench", LLAMA, "-p", "0", "-n", "3", "-d", "33", "-b", "5", "-r", "1", "--threads", "2", "--json"];
+    let alone = objects(&ok(&alone));
+    assert_eq!(alone.len(), 1);
+    for key in ["test", "depth", "batch", "bytes_per_token", "cache_bytes_per_token"] {
+        assert_eq!(alone[0][key], lines[7][key], "{key}");
+    }
+    let table = ok(&call);
+    assert!(table.lines().filter(|line| line.starts_with("tg3 ")).count() == 4, "{table}");
+    // A cache in 8 bits has a scale of 16 bits per 32 elements.
+    let cached = |kv: &str| {
+        let args = ["bench", LLAMA, "-p", "0", "-n", "3", "-r", "1", "--kv", kv, "--json"];
+        objects(&ok(&args))[0]["cache_bytes_per_token"].as_f64().unwrap()
+    };
+    assert_eq!(cached("f32") / cached("q8"), 4.0 * 32.0 / 34.0);
+    assert_eq!(cached("f32"), 2.0 * cached("f16"));
+    // Beyond the model's own context.
+    let long = ok(&["bench", LLAMA, "-p", "4", "-n", "0", "-d", "300", "--ctx", "400", "-r", "1"]);
+    assert!(long.contains("pp4 @ d300"), "{long}");
+    let needs = "-d 300 and the test take 304 tokens of context, but --ctx is 303";
+    rejected(&["bench", LLAMA, "-p", "4", "-n", "0", "-d", "0,300", "--ctx", "303"], 2, &[needs]);
+    rejected(
+        &["bench", LLAMA, "-d", "0,300"],
+        2,
+        &["-d 300 and the test take 812 tokens of context, but the model has"],
+    );
+    for wrong in [["-p", ","], ["-p", "8,"], ["-b", "0"], ["-b", "1,0"], ["-b", "1,x"], ["-d", "-1"], ["--ctx", "0"]] {
+        rejected(&[&["bench", LLAMA][..], &wrong].concat(), 2, &[wrong[0]]);
+    }
+    let several = ["bench", LLAMA, "--concurrency", "2", "-p", "8,9"];
+    rejected(&several, 2, &["--concurrency measures one size, but -p has 2"]);
+}
+
+#[test]
+fn experts_and_memory_of_a_gpu() {
+    let mixture = LLAMA.replace("llama-tiny.gguf", "qwen3-moe");
+    for command in [&["run", "-m", &mixture, "a", "-n", "1"][..], &["bench", "-m", &mixture, "-p", "4", "-n", "2"]] {
+        let call = [command, &["--device", "cpu"]].concat();
+        rejected(&[&call[..], &["--experts", "gpu"]].concat(), 2, &["--experts is gpu, but the device is the CPU"]);
+        rejected(
+            &[&call[..], &["--gpu-memory", "1GB"]].concat(),
+            2,
+            &["--gpu-memory is for GPUs, but the device is cpu"],
+        );
+        rejected(&[&call[..], &["--gpu-memory", "lots"]].concat(), 2, &["a number with a unit, such as 16GB"]);
+    }
+    // On the CPU they are there already.
+    ok(&["bench", "-m", &mixture, "-p", "4", "-n", "2", "-r", "1", "--device", "cpu", "--experts", "cpu"]);
+    let dense = ["bench", LLAMA, "-p", "4", "--device", "cpu", "--experts", "cpu"];
+    rejected(&dense, 2, &["--experts is cpu, but the model has no experts"]);
+}
+
+#[test]
 fn bench_measures_many_users() {
     let many = ["bench", LLAMA, "-p", "40", "-n", "6", "-r", "2", "--threads", "2", "--concurrency", "5"];
     let lines = objects(&ok(&[&many[..], &["--json"]].concat()));
@@ -345,7 +406,17 @@ fn embeddings_and_scores() {
     }
     rejected(&["logits", &bert, "--tokens", "5", "--out", &out], 1, &["hologram embed"]);
     rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
-    rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 1, &["is an encoder"]);
+    rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 2, &["an encoder continues no text"]);
+    rejected(&["bench", "-m", &bert, "-p", "8", "-d", "4"], 2, &["an encoder continues no text"]);
+    rejected(&["bench", "-m", &bert, "-p", "8", "--concurrency", "2"], 2, &["is an encoder"]);
+    let lines = objects(&ok(&["bench", "-m", &bert, "-p", "4,8", "-b", "1,3", "-r", "1", "--json"]));
+    let tests: Vec<_> = lines.iter().map(|line| line["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp4", "pp4 x3", "pp8", "pp8 x3"]);
+    let number = |line: &serde_json::Map<String, serde_json::Value>, key: &str| line[key].as_f64().unwrap();
+    assert!((number(&lines[3], "tokens_per_s") / number(&lines[3], "texts_per_s") - 8.0).abs() < 1e-6);
+    // Three texts share the weights of a step.
+    assert!((number(&lines[2], "bytes_per_token") / number(&lines[3], "bytes_per_token") - 3.0).abs() < 1e-9);
+    assert!(ok(&["bench", "-m", &bert, "-p", "4", "-r", "1"]).contains("texts/s"));
     rejected(&["bench", "-m", &bert, "--draft", "nothere"], 2, &["--draft needs --concurrency"]);
     rejected(&["bench", "-m", &bert, "--speculate", "4"], 2, &["--speculate needs --concurrency"]);
     let recurrent = fixture("qwen3-next");
@@ -573,7 +644,7 @@ fn help_is_a_command_and_wrong_calls_get_a_sentence() {
         (&["bench", "--shape", "llama-8b"], "requires a type of weights, for example --type Q8_0\n"),
         (
             &["bench", "-d", "5000"],
-            "hologram: -d 5000 and the test take 5512 tokens of context, but the model has 1024\n",
+            "take 5512 tokens of context, but the model has 1024; --ctx 5512 measures it nevertheless\n",
         ),
     ] {
         let output = command(call).output().unwrap();

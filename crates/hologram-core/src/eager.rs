@@ -326,7 +326,7 @@ impl Executor {
             0 => None,
             bytes => Some(backend.allocate_buffer(bytes)?),
         };
-        let list = compiled.record(self, |memory| match memory {
+        let list = compiled.record(self, 0..compiled.len(), |memory| match memory {
             Memory::Arena => arena.as_ref().map(|arena| (arena, 0)),
             Memory::Own(number) => own(number),
             Memory::Tensor(id) => find(id).map(|t| (&t.buffer, t.offset)),

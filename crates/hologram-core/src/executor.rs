@@ -72,6 +72,11 @@ impl Executor {
         self.fallback.as_deref()
     }
 
+    /// Whether both are handles to one open device.
+    pub(crate) fn is(&self, other: &Executor) -> bool {
+        Arc::ptr_eq(&self.backend, &other.backend)
+    }
+
     /// The backend.
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend

@@ -537,3 +537,43 @@ fn a_small_transformer_agrees_with_the_interpreter() -> Result<()> {
     assert!(difference < 1e-4, "native kernels are off by {difference}");
     Ok(())
 }
+
+/// What is written in parts is what the device gets, and no more of a large input than that.
+#[test]
+fn large_inputs_are_sent_in_parts() {
+    const LEN: usize = 1 << 18;
+    let executor = Executor::open("cpu", Some(1)).unwrap();
+    let mut g = Graph::new();
+    let rows = g.extent("rows", 4);
+    let table = g.input("table", DType::F32, &[Dim::Fixed(LEN)]).unwrap();
+    let places = g.input("places", DType::U32, &[rows]).unwrap();
+    let table = g.reshape(table, &[Dim::Fixed(LEN), Dim::Fixed(1)]).unwrap();
+    let found = g.gather(table, places).unwrap();
+    g.output("found", found).unwrap();
+    let mut plan = g.compile(&executor, &[]).unwrap();
+    let sent = || executor.metrics().bytes_to_device;
+    let mut host = vec![0.0f32; LEN];
+    for (round, (first, len)) in
+        [(0, LEN), (7, 1), (LEN - 1, 1), (3, 5000), (100_000, 2), (0, 0)].into_iter().enumerate()
+    {
+        let new: Vec<f32> = (0..len).map(|i| (i * 7 + round) as f32).collect();
+        host[first..first + len].copy_from_slice(&new);
+        plan.write_at("table", first, &new).unwrap();
+        let places = [first.min(LEN - 1), (first + len).min(LEN - 1), 5, LEN - 1];
+        let n = 1 + round % 4;
+        plan.write("places", &places.map(|p| p as u32)[..n]).unwrap();
+        plan.set_extent("rows", n).unwrap();
+        let before = sent();
+        plan.run().unwrap();
+        let sent = sent() - before;
+        assert!(
+            if round == 0 { sent >= 4 * LEN as u64 } else { sent < 4 * len as u64 + 20_000 },
+            "{sent} bytes, {len}"
+        );
+        let want: Vec<f32> = places[..n].iter().map(|p| host[*p]).collect();
+        assert_eq!(plan.read::<f32>("found").unwrap(), want, "round {round}");
+    }
+    let error = plan.write_at("table", LEN - 1, &[1.0f32, 2.0]).unwrap_err().to_string();
+    assert!(error.contains("holds at most 262144 elements, not 262145"), "{error}");
+    assert!(plan.write_at("table", usize::MAX, &[1.0f32]).is_err());
+}

@@ -45,6 +45,7 @@ pub struct CudaBackend {
     target: Target,
     context: Arc<Context>,
     allocator: Arc<Allocator>,
+    memory_cap: Option<u64>,
     counters: Counters,
     pipelines: Pipelines,
     pub(super) modules: Modules,
@@ -105,6 +106,7 @@ impl CudaBackend {
             modules: Modules::new(context, gpu.target.capability(), gpu.driver),
             queue: Mutex::new(Queue::new(context, allocator.failures())?),
             allocator,
+            memory_cap: options.memory_cap,
             staging: Staging::new(context),
             reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
             capture: Mutex::new(Stream::new(context)?),
@@ -287,7 +289,9 @@ impl Backend for CudaBackend {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        self.context.memory().map(|(free, _)| free)
+        let (free, _) = self.context.memory()?;
+        let below_cap = self.memory_cap.map(|cap| cap.saturating_sub(self.allocator.metrics().live));
+        Some(below_cap.map_or(free, |left| left.min(free)))
     }
 
     fn wrap(&self, memory: ForeignMemory) -> Result<Buffer> {

@@ -88,7 +88,9 @@ fn a_lost_device_says_so_with_the_kernels_name() {
 fn memory_is_capped_counted_and_given_back() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let device = CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(64 << 20) }).unwrap();
+    assert_eq!(device.available_memory(), Some(64 << 20));
     let a = device.allocate_buffer(40 << 20).unwrap();
+    assert_eq!(device.available_memory(), Some(24 << 20));
     let error = device.allocate_buffer(30 << 20).unwrap_err().to_string();
     assert!(error.contains("the cap is 67108864") && error.contains(" free"), "{error}");
     drop(a);

@@ -11,6 +11,7 @@ use crate::error::{LlmError, Result};
 use crate::gguf::GgufFile;
 use crate::models::config::Config;
 use crate::not_run::part;
+use crate::placement::Bytes;
 use crate::safetensors::Folder;
 use crate::tokenizer::Tokenizer;
 
@@ -141,18 +142,33 @@ impl ModelFiles {
     }
 
     /// Bytes of all tensors on a device with this layout of weights.
-    pub(crate) fn loaded_bytes(&self, layout: impl Fn(DType) -> DType) -> u64 {
+    pub(crate) fn loaded_bytes(&self, config: &Config, layout: impl Fn(DType) -> DType) -> Bytes {
+        let mut bytes = Bytes::default();
+        let mut add = |name: &str, is_of_experts: bool, n: u64| {
+            if part(name).is_none() {
+                *(if is_of_experts { &mut bytes.experts } else { &mut bytes.rest }) += n;
+            }
+        };
         match self {
             ModelFiles::Gguf(file) => {
-                let run = file.tensors().filter(|t| part(t.name()).is_none());
-                run.map(|t| t.loaded_bytes(&layout) as u64).sum()
+                file.tensors().for_each(|t| add(t.name(), t.name().contains("_exps."), t.loaded_bytes(&layout) as u64));
             }
-            // Rounding and repacking shrink these weights, so memory is checked only as each matrix is allocated.
-            ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config") => 0,
             ModelFiles::Folder(folder) => {
-                folder.tensors().filter(|t| part(t.name).is_none()).map(|t| t.bytes as u64).sum()
+                let names = config.architecture.folder.tensors.iter().filter(|(ours, _)| ours.ends_with("_exps"));
+                // Up to the number of the expert.
+                let starts: Vec<String> =
+                    names.filter_map(|(_, theirs)| Some(format!(".{}", theirs.split(['*', '$']).next()?))).collect();
+                let is_of_experts = |name: &str| starts.iter().any(|start| name.contains(start));
+                folder.tensors().for_each(|t| add(t.name, is_of_experts(t.name), t.bytes as u64));
             }
         }
+        bytes
+    }
+
+    /// Whether loading shrinks weights by rounding and repacking, so that their memory is known only as each matrix is
+    /// allocated.
+    pub(crate) fn shrink(&self) -> bool {
+        matches!(self, ModelFiles::Folder(folder) if folder.config_json().contains_key("quantization_config"))
     }
 
     /// The mapped files with weights.

@@ -23,6 +23,7 @@ mod model;
 mod models;
 mod not_run;
 mod perplexity;
+mod placement;
 pub mod quantize;
 mod random;
 pub mod safetensors;
@@ -52,6 +53,7 @@ pub use models::{
     RotaryLayers, Scale, TernaryActivations, Windows,
 };
 pub use perplexity::Perplexity;
+pub use placement::{ExpertPlace, LoadOptions};
 pub use random::{WeightTypes, random_tensor};
 pub use session::{Input, Logits, Session, SessionOptions};
 pub use shapes::{SHAPES, Shape};

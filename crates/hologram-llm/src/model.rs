@@ -11,20 +11,22 @@ use crate::error::{LlmError, Result};
 use crate::files::ModelFiles;
 use crate::generate::{GenerateOptions, Generation};
 use crate::gguf::GgufFile;
-use crate::lora::Adapter;
 use crate::models::config::Config;
 use crate::models::decoder::Decoder;
+use crate::placement::LoadOptions;
 use crate::random::{RandomWeights, WeightTypes};
 use crate::safetensors::FolderWeights;
 use crate::session::{Session, SessionOptions};
 use crate::shapes::Shape;
 use crate::snapshot::Identity;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{FileWeights, check_memory};
+use crate::weights::{FileWeights, Weights};
 
 /// A model on a device.
 pub struct Model {
     executor: Executor,
+    /// The device of the experts, if it is another one.
+    host: Option<Executor>,
     decoder: Arc<Decoder>,
     files: Option<Arc<ModelFiles>>,
     /// Read when it is first used.
@@ -76,18 +78,18 @@ impl Model {
         executor: &Executor,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model> {
-        Model::adapted(files, &[], executor, progress)
+        Model::load_with(files, executor, &LoadOptions::default(), progress)
     }
 
-    /// As [`Model::from_files_with`], with the effects of adapters added up. Their matrices lie beside the weights,
-    /// which may be quantized.
+    /// As [`Model::from_files_with`], with options. The matrices of adapters lie beside the weights, which may be
+    /// quantized.
     ///
     /// # Errors
-    /// As [`Model::load`], or when an adapter is for another model.
-    pub fn adapted(
+    /// As [`Model::load`], when an adapter is for another model, or an option has no meaning for the model.
+    pub fn load_with(
         files: impl Into<ModelFiles>,
-        adapters: &[Adapter],
         executor: &Executor,
+        options: &LoadOptions<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model> {
         let files = files.into();
@@ -99,21 +101,29 @@ impl Model {
             let done = u128::from(bytes) * part as u128 / of.max(1) as u128;
             progress(u64::try_from(done).unwrap_or(bytes), bytes);
         };
-        let layout = |format| executor.backend().policy().weight_layout(format);
-        check_memory(executor, &files.path().display().to_string(), files.loaded_bytes(layout))?;
+        let adapters = options.adapters;
+        let on = |executor: &Executor| {
+            files.loaded_bytes(&config, |format| executor.backend().policy().weight_layout(format))
+        };
+        let host = options.place(executor, (&files.path().display().to_string(), !files.shrink()), on)?;
         let decoder = match &files {
             ModelFiles::Gguf(file) => {
-                Decoder::load(config, &FileWeights::new(executor, file)?, adapters, &mut progress)?
+                let weights = FileWeights::new(executor, file)?;
+                let experts = host.as_ref().map(|host| weights.sibling(host)).transpose()?;
+                let experts = experts.as_ref().map(|weights| weights as &dyn Weights);
+                Decoder::load(config, &weights, experts, adapters, &mut progress)?
             }
             ModelFiles::Folder(folder) => {
-                let names = &config.architecture.folder;
-                Decoder::load(config, &FolderWeights::new(executor, folder, names)?, adapters, &mut progress)?
+                let weights = FolderWeights::new(executor, folder, &config.architecture.folder)?;
+                let experts = host.as_ref().map(|host| weights.sibling(host)).transpose()?;
+                let experts = experts.as_ref().map(|weights| weights as &dyn Weights);
+                Decoder::load(config, &weights, experts, adapters, &mut progress)?
             }
         };
         let (executor, decoder, files) = (executor.clone(), Arc::new(decoder), Some(Arc::new(files)));
         let of_adapters = adapters.iter().fold(Checksum::new(), |sum, adapter| adapter.add_to(sum));
         let identity = Arc::new(Identity::new(files.clone(), of_adapters));
-        Ok(Model { executor, decoder, files, tokenizer: OnceLock::new(), end_tokens, identity })
+        Ok(Model { executor, host, decoder, files, tokenizer: OnceLock::new(), end_tokens, identity })
     }
 
     /// A model of a known shape with random weights, made on the device, to measure speed without a download.
@@ -121,13 +131,31 @@ impl Model {
     /// # Errors
     /// When a format does not fit the shape or the device lacks the memory.
     pub fn random(shape: &Shape, types: impl Into<WeightTypes>, executor: &Executor) -> Result<Model> {
+        Model::random_with(shape, types, executor, &LoadOptions::default())
+    }
+
+    /// As [`Model::random`], with options, of which adapters are not used.
+    ///
+    /// # Errors
+    /// As [`Model::random`], or when an option has no meaning for the model.
+    pub fn random_with(
+        shape: &Shape,
+        types: impl Into<WeightTypes>,
+        executor: &Executor,
+        options: &LoadOptions<'_>,
+    ) -> Result<Model> {
         let types = types.into();
         let weights = RandomWeights::new(executor, shape, types);
-        check_memory(executor, &format!("{} in {}", shape.name, types.name()), weights.bytes())?;
-        let decoder = Arc::new(Decoder::load(shape.config(), &weights, &[], &mut |_, _| ())?);
+        let name = format!("{} in {}", shape.name, types.name());
+        let host =
+            options.place(executor, (&name, true), |executor| RandomWeights::new(executor, shape, types).bytes())?;
+        let experts = host.as_ref().map(|host| RandomWeights::new(host, shape, types));
+        let experts = experts.as_ref().map(|weights| weights as &dyn Weights);
+        let decoder = Arc::new(Decoder::load(shape.config(), &weights, experts, &[], &mut |_, _| ())?);
         let described = format!("{shape:?} {}", types.name());
         Ok(Model {
             executor: executor.clone(),
+            host,
             decoder,
             files: None,
             tokenizer: OnceLock::new(),
@@ -149,6 +177,25 @@ impl Model {
     /// The device.
     pub fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// The device that computes the experts, if it is not that of the model.
+    pub fn expert_executor(&self) -> Option<&Executor> {
+        self.host.as_ref()
+    }
+
+    /// One line that says which device computes the experts, if it is not that of the model.
+    pub fn experts_elsewhere(&self) -> Option<String> {
+        let (host, device) = (self.host.as_ref()?.info(), self.executor.info());
+        let [experts, all] = [self.decoder.expert_bytes(), self.decoder.bytes()].map(|n| n as f64 / 1e9);
+        Some(format!(
+            "the experts ({experts:.2} GB) are computed by {} ({}), the rest ({:.2} GB) by {} ({})",
+            host.backend,
+            host.name,
+            all - experts,
+            device.backend,
+            device.name
+        ))
     }
 
     /// The element type of the KV cache that suits the model and its device.

@@ -8,6 +8,9 @@ use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
 
 use crate::error::Result;
+use crate::models::config::Config;
+use crate::placement::Bytes;
+use crate::quantize::{Facts, Recipe, fitting};
 use crate::shapes::Shape;
 use crate::weights::Weights;
 
@@ -16,13 +19,13 @@ use crate::weights::Weights;
 pub struct WeightTypes {
     /// Format of most matrices.
     most: DType,
-    /// Format of the output matrix and, in half of the layers, of `attn_v` and `ffn_down`.
-    better: Option<DType>,
+    /// The mixture that chooses by matrix; `None`: all have the same.
+    mixture: Option<Recipe>,
 }
 
 impl From<DType> for WeightTypes {
     fn from(format: DType) -> WeightTypes {
-        WeightTypes { most: format, better: None }
+        WeightTypes { most: format, mixture: None }
     }
 }
 
@@ -30,35 +33,14 @@ impl WeightTypes {
     /// All choices: single formats, and llama.cpp's mixtures for Llama models.
     pub fn all() -> impl Iterator<Item = WeightTypes> {
         let plain = [DType::F32, DType::F16, DType::BF16].into_iter().chain(DType::BLOCKS).chain(DType::GRIDS);
-        let mixed = [DType::Q4_K, DType::Q5_K];
-        let mixed = mixed.map(|most| WeightTypes { most, better: Some(DType::Q6_K) });
+        let mixed = ["Q4_K_M", "Q5_K_M"].into_iter().filter_map(Recipe::from_name);
+        let mixed = mixed.map(|recipe| WeightTypes { most: recipe.format(), mixture: Some(recipe) });
         plain.map(WeightTypes::from).chain(mixed)
     }
 
     /// The name users see.
     pub fn name(self) -> String {
-        let name = self.most.name().to_uppercase();
-        if self.better.is_some() { name + "_M" } else { name }
-    }
-
-    /// The format of a matrix in a model of `layers` layers.
-    fn of(self, name: &str, layers: usize) -> DType {
-        // Routers are small, and files keep them in f32.
-        if name.contains("ffn_gate_inp") {
-            return DType::F32;
-        }
-        let Some(better) = self.better else { return self.most };
-        let mut parts = name.split('.');
-        let layer = parts.next().filter(|first| *first == "blk").and_then(|_| parts.next()?.parse::<usize>().ok());
-        let (eighth, matrix) = (layers / 8, parts.next().unwrap_or_default());
-        let chosen = match layer {
-            Some(i) if matches!(matrix, "attn_v" | "ffn_down" | "ffn_down_exps") => {
-                i < eighth || i >= 7 * layers / 8 || (i - eighth) % 3 == 2
-            }
-            Some(_) => false,
-            None => name == "output.weight",
-        };
-        if chosen { better } else { self.most }
+        self.mixture.map_or_else(|| self.most.name().to_uppercase(), |recipe| recipe.name.into())
     }
 }
 
@@ -72,6 +54,9 @@ const SCORE_DEVIATION: f32 = 2.0;
 
 /// Elements of biases, far below the deviation of what they are added to.
 const BIAS: f32 = 0.01;
+
+/// The factor of recurrent layers' time steps: states lose about a tenth with each token.
+const DECAY: f32 = -0.1;
 
 /// Random weights with which a model depends on its context as a trained one does, at any size.
 ///
@@ -89,57 +74,94 @@ const BIAS: f32 = 0.01;
 pub(crate) struct RandomWeights<'a> {
     executor: &'a Executor,
     shape: &'a Shape,
+    config: Config,
     types: WeightTypes,
 }
 
 impl<'a> RandomWeights<'a> {
     pub fn new(executor: &'a Executor, shape: &'a Shape, types: WeightTypes) -> RandomWeights<'a> {
-        RandomWeights { executor, shape, types }
+        RandomWeights { executor, shape, config: shape.config(), types }
     }
 
-    /// The format of a matrix. `MXFP4` is for experts alone, as in files: the other matrices of mixtures are `Q8_0`.
-    fn format(&self, name: &str) -> DType {
-        match self.types.of(name, self.shape.layers) {
-            DType::MXFP4 if self.shape.experts.is_some() && !name.contains("_exps") => DType::Q8_0,
-            format => format,
+    /// The format of a matrix, as `quantize` chooses it. `MXFP4` is for experts alone, as in files: the other matrices
+    /// of mixtures are `Q8_0`.
+    fn format(&self, name: &str, row_len: usize) -> DType {
+        // Routers are small, and files keep them in f32.
+        if name.contains("ffn_gate_inp") {
+            return DType::F32;
+        }
+        let shape = self.shape;
+        match (shape.tied_embedding, self.types) {
+            (Some(format), _) if name == "token_embd.weight" => format,
+            (tied, WeightTypes { mixture: Some(recipe), .. }) => {
+                let facts = Facts::of_config(&self.config, tied.is_none(), false);
+                facts.choose(recipe, name, &[1, row_len]).unwrap_or(DType::F32)
+            }
+            (_, WeightTypes { most: DType::MXFP4, .. }) if shape.experts.is_some() && !name.contains("_exps") => {
+                fitting(DType::Q8_0, row_len)
+            }
+            (_, WeightTypes { most, .. }) => fitting(most, row_len),
         }
     }
 
-    /// Bytes of all matrices; all other weights are negligible.
-    pub fn bytes(&self) -> u64 {
-        let c = self.shape.config();
-        let bytes =
-            |format: DType, rows: usize, row_len: usize| format.at_load().bytes(rows, row_len).unwrap_or(0) as u64;
-        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-        // The matrices of all experts are one after another.
-        let (count, ffn, names) = match &c.experts {
-            Some(e) => (e.count, e.ffn, ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]),
-            None => (1, c.ffn, ["ffn_gate", "ffn_up", "ffn_down"]),
+    /// Bytes of the matrices; all other weights are negligible.
+    pub fn bytes(&self) -> Bytes {
+        let c = &self.config;
+        let bytes = |name: &str, rows: usize, row_len: usize| {
+            self.format(name, row_len).at_load().bytes(rows, row_len).unwrap_or(0) as u64
         };
-        let [q, k, v, output] = match c.latent {
-            Some(l) => [c.heads * (l.plain + l.rotated), l.rank + l.rotated, 0, c.heads * l.value],
-            None => [q, kv, kv, q],
+        let of_layer = |i: usize| {
+            let matrix =
+                |(name, rows, row_len): (&str, usize, usize)| bytes(&format!("blk.{i}.{name}.weight"), rows, row_len);
+            let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+            let [q, k, v, output] = match (c.latent, c.recurrent.and_then(|r| r.heads).filter(|_| c.recurs[i])) {
+                (Some(l), _) => [c.heads * (l.plain + l.rotated), l.rank + l.rotated, 0, c.heads * l.value],
+                (_, Some(heads)) => {
+                    let [of_keys, of_values] = heads.widths();
+                    [of_keys, of_keys, 2 * of_values, of_values]
+                }
+                (None, None) if c.recurrent.is_some() => [2 * q, kv, kv, q],
+                (None, None) => [q, kv, kv, q],
+            };
+            let rest = [("attn_q", q, c.width), ("attn_k", k, c.width), ("attn_v", v, c.width)].map(matrix);
+            let rest = rest.into_iter().sum::<u64>() + matrix(("attn_output", c.width, output));
+            let networks = |names: [&str; 3], count: usize, ffn: usize| -> u64 {
+                let [gate, up, down] = names;
+                let gate = if c.bidirectional { 0 } else { matrix((gate, count * ffn, c.width)) };
+                gate + matrix((up, count * ffn, c.width)) + matrix((down, count * c.width, ffn))
+            };
+            match c.experts.as_ref().filter(|experts| i >= experts.first) {
+                None => Bytes { rest: rest + networks(["ffn_gate", "ffn_up", "ffn_down"], 1, c.ffn), experts: 0 },
+                Some(e) => {
+                    let shared = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+                    let own = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
+                    let shared = e.shared.map_or(0, |ffn| networks(shared, 1, ffn));
+                    Bytes { rest: rest + shared, experts: networks(own, e.count, e.ffn) }
+                }
+            }
         };
-        let matrices = [
-            ("attn_q", q, c.width),
-            ("attn_k", k, c.width),
-            ("attn_v", v, c.width),
-            ("attn_output", c.width, output),
-            (names[0], count * ffn, c.width),
-            (names[1], count * ffn, c.width),
-            (names[2], count * c.width, ffn),
-        ];
-        let format = |name: &str| self.format(name);
-        let matrix = |i: usize, (name, rows, row_len): (&str, usize, usize)| {
-            bytes(format(&format!("blk.{i}.{name}.weight")), rows, row_len)
+        let layers = (0..c.layers).map(of_layer);
+        let all = layers.fold(Bytes { rest: 0, experts: 0 }, |all, layer| Bytes {
+            rest: all.rest + layer.rest,
+            experts: all.experts + layer.experts,
+        });
+        let apart = self.shape.tied_embedding.is_none() && !c.bidirectional;
+        let output = if apart { bytes("output.weight", c.vocab, c.width) } else { 0 };
+        Bytes { rest: all.rest + bytes("token_embd.weight", c.vocab, c.width) + output, experts: all.experts }
+    }
+
+    /// A matrix with values of this name's own.
+    fn values(&self, name: &str, format: DType, rows: usize, row_len: usize) -> Result<Tensor> {
+        let format = self.executor.backend().policy().weight_layout(format.at_load());
+        self.executor.backend().kernels().expect_weights(format);
+        let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+        let gain = match name.split('.').nth(2) {
+            _ if name == "token_embd.weight" => (row_len as f32).sqrt(),
+            Some("attn_q" | "attn_k") => SCORE_DEVIATION.sqrt(),
+            _ => 1.0,
         };
-        let layers: u64 = (0..c.layers).flat_map(|i| matrices.map(|m| matrix(i, m))).sum();
-        let table = |name: &str| bytes(format(name), c.vocab, c.width);
-        let tables = match self.shape.tied_embedding {
-            Some(format) => bytes(format, c.vocab, c.width),
-            None => table("token_embd.weight") + table("output.weight"),
-        };
-        layers + tables
+        let deviation = gain / (row_len as f32).sqrt();
+        Ok(random_values(self.executor, format, &[rows, row_len], seed, deviation)?)
     }
 }
 
@@ -163,24 +185,12 @@ impl Weights for RandomWeights<'_> {
     }
 
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {
-        let format = match self.shape.tied_embedding {
-            Some(format) if name == "token_embd.weight" => format,
-            _ => self.format(name),
-        };
-        let format = self.executor.backend().policy().weight_layout(format.at_load());
-        self.executor.backend().kernels().expect_weights(format);
-        let seed = name.bytes().fold(0x811c9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
-        let gain = match name.split('.').nth(2) {
-            _ if name == "token_embd.weight" => (row_len as f32).sqrt(),
-            Some("attn_q" | "attn_k") => SCORE_DEVIATION.sqrt(),
-            _ => 1.0,
-        };
-        let deviation = gain / (row_len as f32).sqrt();
-        Ok(random_values(self.executor, format, &[rows, row_len], seed, deviation)?)
+        self.values(name, self.format(name, row_len), rows, row_len)
     }
 
     fn matrix_rows(&self, name: &str, _: usize, rows: Range<usize>, row_len: usize) -> Result<Tensor> {
-        self.matrix(&format!("{name} {}", rows.start), rows.len(), row_len)
+        let format = self.format(name, row_len);
+        self.values(&format!("{name} {}", rows.start), format, rows.len(), row_len)
     }
 
     fn expert_matrices(&self, name: &str, experts: usize, rows: usize, row_len: usize) -> Result<Tensor> {
@@ -194,7 +204,11 @@ impl Weights for RandomWeights<'_> {
 
     fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
         let tied = self.shape.tied_embedding.is_some() && name == "output_norm.weight";
-        let weight = if tied { (len as f32).sqrt().recip() } else { 1.0 };
+        let weight = match tied {
+            true => (len as f32).sqrt().recip(),
+            false if name.ends_with(".ssm_a") => DECAY,
+            false => 1.0,
+        };
         Ok(Tensor::from_slice(self.executor, &[len], &vec![weight; len])?)
     }
 

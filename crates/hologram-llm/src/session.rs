@@ -86,7 +86,7 @@ pub struct Session {
     cached: Vec<Vec<u32>>,
     options: SessionOptions,
     /// Compiled plans. Sizes are rounded up to powers of two; each plan is compiled on first use.
-    plans: HashMap<Bucket, Plan>,
+    plans: HashMap<Bucket, StepPlan>,
     /// The weights with sums in the plans that have them.
     sum_names: Vec<SumName>,
     /// Cached answers of [`Decoder::prefers_fixed`], by tokens and precision.
@@ -97,6 +97,13 @@ pub struct Session {
     /// The bucket of the last step's plan.
     last: Option<Bucket>,
     scratch: Scratch,
+}
+
+/// A compiled step.
+struct StepPlan {
+    plan: Plan,
+    /// The changes of the block table that it has.
+    table: u64,
 }
 
 /// Host buffers for inputs and outputs of steps, kept to avoid allocation.
@@ -115,7 +122,6 @@ struct Scratch {
     runs: Vec<u32>,
     token_runs: Vec<u32>,
     rows: Vec<u32>,
-    table: Vec<u32>,
     /// Buffer of logits or hidden states, of which the first `filled` belong to the last call.
     logits: Vec<f32>,
     filled: usize,
@@ -503,7 +509,7 @@ impl Session {
     /// When the device cannot measure times or the run fails.
     pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
         match self.last.and_then(|bucket| self.plans.get(&bucket)) {
-            Some(plan) => Ok(plan.profile()?),
+            Some(step) => Ok(step.plan.profile()?),
             None => Ok(Vec::new()),
         }
     }
@@ -623,7 +629,6 @@ impl Session {
             first += run.len();
         }
         s.rows.extend(s.wanted[wanted.clone()].iter().map(|at| (at - range.start) as u32));
-        self.cache.write_table(&mut s.table);
 
         let _feed = tracing::trace_span!("feed", tokens = range.len(), outputs = requested).entered();
         let results = match output {
@@ -639,14 +644,14 @@ impl Session {
             || input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
         let bucket = Bucket { tokens, full, outputs, results, precision };
         self.last = Some(bucket);
-        let plan = match self.plans.entry(bucket) {
+        let StepPlan { plan, table } = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {
                 let (graph, names) = self.decoder.graph_with_sums(&self.executor, &self.cache, bucket)?;
                 if exact {
                     self.sum_names = names;
                 }
-                e.insert(graph.compile(&self.executor, &[])?)
+                e.insert(StepPlan { plan: graph.compile(&self.executor, &[])?, table: 0 })
             }
         };
         plan.write("ids", &s.ids)?;
@@ -654,7 +659,9 @@ impl Session {
         plan.write("sequences", &s.sequences)?;
         plan.write("slots", &s.slots)?;
         plan.write("rows", &s.rows)?;
-        plan.write("block_table", &s.table)?;
+        for (first, blocks) in self.cache.table_changes(table) {
+            plan.write_at("block_table", first, blocks)?;
+        }
         if !full {
             plan.set_extent("tokens", input.len())?;
         }

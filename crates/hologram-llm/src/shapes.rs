@@ -3,8 +3,9 @@
 use hologram_backends::DType;
 
 use crate::models::config::Config;
+use crate::models::recurrent::Mixer;
 use crate::models::rope::RopeScaling;
-use crate::models::{self, Architecture, ExpertRule, Experts, Latent, Rotary, scales};
+use crate::models::{self, Architecture, ExpertRule, Experts, Latent, Recurrent, RecurrentHeads, Rotary, scales};
 
 /// The sizes of a model, published or not.
 #[derive(Clone, Debug)]
@@ -77,7 +78,8 @@ const GPT_OSS_20B: Shape = Shape {
 
 /// The known shapes: Llama 3.1 8B; Llama 3.2 1B with a separate output matrix; TinyLlama 1.1B; BitNet b1.58 2B4T with
 /// its tied embedding in `Q8_0`; mixtures of experts: Qwen3 30B A3B, gpt-oss 20B and 120B, DeepSeek-V2-Lite, whose
-/// attention is to latent vectors; Gemma 3 27B, with windows in five layers of six.
+/// attention is to latent vectors; Gemma 3 27B, with windows in five layers of six; Qwen3.5 27B, with recurrent layers
+/// for three of four; BGE-M3, an encoder.
 pub const SHAPES: &[Shape] = &[
     LLAMA_8B,
     Shape {
@@ -173,6 +175,43 @@ pub const SHAPES: &[Shape] = &[
                 *window = (i % 6 != 5).then_some(1024);
             }
             config.place_rotary(Some(10000.0));
+        },
+        ..LLAMA_8B
+    },
+    Shape {
+        name: "qwen3.5-27b",
+        architecture: "qwen35",
+        layers: 64,
+        width: 5120,
+        ffn: 17408,
+        heads: 24,
+        kv_heads: 4,
+        head_dim: 256,
+        vocab: 248320,
+        rope_base: 10000000.0,
+        more: |config| {
+            config.rope_dim = 64;
+            let heads = RecurrentHeads { groups: 16, key: 128, heads: 48, value: 128 };
+            let channels = heads.widths().into_iter().sum::<usize>() + heads.widths()[0];
+            config.recurrent = Some(Recurrent { conv: 4, channels, heads: Some(heads), tiled: true });
+            config.place_mixers(|i| if i % 4 == 3 { Mixer::Attention } else { Mixer::State });
+        },
+        ..LLAMA_8B
+    },
+    Shape {
+        name: "bge-m3",
+        architecture: "bert",
+        layers: 24,
+        width: 1024,
+        ffn: 4096,
+        heads: 16,
+        kv_heads: 16,
+        head_dim: 64,
+        vocab: 250002,
+        biases: true,
+        more: |config| {
+            (config.bidirectional, config.segments) = (true, 1);
+            config.place_rotary(None);
         },
         ..LLAMA_8B
     },

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::rc::Rc;
 
 use hologram_backends::{Buffer, DType, ForeignMemory};
 use hologram_core::ops::Recode;
@@ -110,8 +111,8 @@ pub(crate) struct FileWeights<'a> {
     shared: Option<Vec<Buffer>>,
     /// Factors of `I2_S` matrices.
     factors: RefCell<HashMap<String, f32>>,
-    /// The tensors used so far.
-    taken: RefCell<HashSet<String>>,
+    /// The tensors used so far, also by siblings for other devices.
+    taken: Rc<RefCell<HashSet<String>>>,
 }
 
 impl<'a> FileWeights<'a> {
@@ -127,7 +128,15 @@ impl<'a> FileWeights<'a> {
         } else {
             None
         };
-        Ok(FileWeights { executor, file, shared, factors: RefCell::default(), taken: RefCell::default() })
+        Ok(FileWeights { executor, file, shared, factors: RefCell::default(), taken: Rc::default() })
+    }
+
+    /// The same file for another device. Either may take a tensor.
+    ///
+    /// # Errors
+    /// As [`FileWeights::new`].
+    pub fn sibling(&self, executor: &'a Executor) -> Result<FileWeights<'a>> {
+        Ok(FileWeights { taken: self.taken.clone(), ..FileWeights::new(executor, self.file)? })
     }
 
     /// A tensor in the file's layout or, for matrices, in the device's.

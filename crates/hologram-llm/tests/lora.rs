@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use hologram_core::Executor;
 use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor, TensorType, Value as Key, ValueType};
-use hologram_llm::{Adapter, LlmError, Logits, Model, ModelFiles, SessionOptions};
+use hologram_llm::{Adapter, LlmError, LoadOptions, Logits, Model, ModelFiles, SessionOptions};
 use scratch::Scratch;
 use serde_json::{Map, Value, json};
 
@@ -83,7 +83,12 @@ fn permuted(b: &[f32], rank: usize, head_dim: usize) -> Vec<f32> {
 
 fn logits(path: &Path, adapters: &[Adapter]) -> hologram_llm::Result<Vec<f32>> {
     let executor = Executor::open("cpu", Some(2)).unwrap();
-    let model = Model::adapted(ModelFiles::open(path)?, adapters, &executor, &mut |_, _| ())?;
+    let model = Model::load_with(
+        ModelFiles::open(path)?,
+        &executor,
+        &LoadOptions { adapters, ..LoadOptions::default() },
+        &mut |_, _| (),
+    )?;
     let mut session = model.session(SessionOptions { context: 64, ..SessionOptions::default() })?;
     let tokens: Vec<u32> = (3..20).collect();
     let mut rows = session.feed(0, &tokens, Logits::All)?.to_vec();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hologram_llm::Speculation;
 
-use super::{DeviceArgs, Kv, LoraArgs, OR_BUILT_IN, Pool, usage};
+use super::{DeviceArgs, ExpertsArgs, Kv, LoraArgs, OR_BUILT_IN, Pool, usage};
 
 /// What is logged.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -192,6 +192,8 @@ pub struct ServeArgs {
     pub log: Option<Log>,
     #[command(flatten)]
     pub lora: LoraArgs,
+    #[command(flatten)]
+    pub experts: ExpertsArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
 }

@@ -65,6 +65,12 @@ impl Reads {
         }
     }
 
+    /// For `texts` texts of `tokens` tokens each, of which a step takes at most `per_step`.
+    pub fn texts(texts: usize, tokens: usize, per_step: usize, weights: usize) -> Reads {
+        let steps = texts.div_ceil(per_step.max(1)) as f64;
+        Reads { tokens: (texts * tokens) as f64, steps, weights: steps * weights as f64, cache: 0.0 }
+    }
+
     /// Bytes per token.
     pub fn per_token(&self) -> f64 {
         (self.weights + self.cache) / self.tokens
@@ -118,6 +124,12 @@ mod tests {
         assert_eq!((six.per_token(), six.cache_per_token()), (2_200.0, 1_200.0));
         let in_two_steps = Reads::decode(10..13, 6, 4, 6000, cache);
         assert_eq!(in_two_steps.per_token(), 3_200.0);
+    }
+
+    #[test]
+    fn texts_share_the_weights_of_their_step() {
+        let reads = Reads::texts(5, 100, 2, 6000);
+        assert_eq!(reads, Reads { tokens: 500.0, steps: 3.0, weights: 18_000.0, cache: 0.0 });
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let (model, name) = match random {
         Some((shape, types)) => (Model::random(shape, types, &executor)?, format!("{} {}", shape.name, types.name())),
         None => {
-            let model =
-                Model::adapted(shipped::open(args.model.given())?, &args.lora.open()?, &executor, &mut |_, _| ())?;
+            let options = args.experts.options(None);
+            let model = shipped::load(shipped::open(args.model.given())?, &args.lora, options, &executor)?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }

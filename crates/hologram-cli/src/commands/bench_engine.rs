@@ -10,9 +10,10 @@ use hologram_llm::sampling::SamplerConfig;
 use hologram_llm::{Engine, EngineOptions, Event, Model, Request};
 use serde_json::json;
 
+use super::bench_tests::Sizes;
 use super::devices::workers;
 use super::shipped;
-use crate::args::{BenchArgs, usage};
+use crate::args::{BenchArgs, Kv, usage};
 
 /// What a user saw of a request.
 struct Answer {
@@ -27,20 +28,24 @@ struct Answer {
 /// # Errors
 /// When the requests do not fit the model or one fails.
 pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Result<()> {
-    let (prompt, decode, rounds) = (args.prompt as usize, args.decode as usize, args.repetitions);
+    let prompt = Sizes::only("-p", &args.prompt)?;
+    let decode = Sizes::only("-n", args.decode.as_deref().unwrap_or(&[128]))?;
+    let rounds = args.repetitions;
     if prompt == 0 {
         return usage("--concurrency measures requests, and each has a prompt: -p must be at least 1");
     }
     if decode == 0 {
         return usage("--concurrency measures generated tokens: -n must be at least 1");
     }
-    let limit = model.config().context;
-    if prompt + decode > limit {
-        return usage(format!("a request takes {} tokens of context, but the model has {limit}", prompt + decode));
+    let own = model.config().context;
+    if prompt + decode > args.ctx.map_or(own, |ctx| ctx as usize) {
+        let limit = args.ctx.map_or(format!("the model has {own}"), |ctx| format!("--ctx is {ctx}"));
+        return usage(format!("a request takes {} tokens of context, but {limit}", prompt + decode));
     }
     let model = Arc::new(model);
     let mut options = EngineOptions::for_model(&model);
-    options.context = prompt + decode;
+    options.context = args.ctx.map_or(prompt + decode, |ctx| ctx as usize);
+    options.kv = args.kv.map(Kv::format);
     options.max_sequences = users as usize;
     options.max_waiting = users as usize;
     options.max_waiting_tokens = usize::MAX;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use hologram_core::npy::{self, Array};
-use hologram_llm::{Embedder, LlmError, Model, Pooling, Reranker};
+use hologram_llm::{Embedder, LlmError, LoadOptions, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
@@ -29,7 +29,7 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
     if let Some(out) = &args.out {
         output::check_not_read(out, Some(&files), args.file.as_deref())?;
     }
-    let model = shipped::load(files, &LoraArgs::default(), &executor)?;
+    let model = shipped::load(files, &LoraArgs::default(), LoadOptions::default(), &executor)?;
     let mut file = None;
     let texts: Vec<Vec<u32>> = match args.tokens.is_empty() {
         false => vec![args.tokens.clone()],
@@ -72,7 +72,8 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
 /// When the model is no reranker, a text is too long, or the device, the model or a file fails.
 pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(Some(&args.model))?, &LoraArgs::default(), &executor)?;
+    let model =
+        shipped::load(shipped::open(Some(&args.model))?, &LoraArgs::default(), LoadOptions::default(), &executor)?;
     let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut reranker = Reranker::new(&model, context(&model, MAX_CONTEXT))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
+use hologram_llm::LoadOptions;
 use hologram_llm::gguf::GgufWriter;
 
 use super::perplexity::DEFAULT_WINDOW;
@@ -32,7 +33,7 @@ pub fn run(args: &ImatrixArgs) -> anyhow::Result<()> {
     output::check_not_read(&args.out, Some(&files), [args.file.as_path()])?;
     // Not after minutes of computing.
     GgufWriter::check(&args.out)?;
-    let model = shipped::load(files, &LoraArgs::default(), &executor)?;
+    let model = shipped::load(files, &LoraArgs::default(), LoadOptions::default(), &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

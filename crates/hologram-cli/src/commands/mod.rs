@@ -6,6 +6,7 @@ mod bench_bytes;
 mod bench_dry;
 mod bench_engine;
 mod bench_ops;
+mod bench_tests;
 mod cache;
 mod chat;
 mod check;

@@ -17,7 +17,7 @@ use super::shipped;
 use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{DeviceArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage};
+use crate::args::{DeviceArgs, ExpertsArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage};
 use crate::capture::{self, Capture};
 use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
@@ -50,13 +50,14 @@ const SHOWN: usize = 500;
 /// When the device or the model fails.
 pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
-    let device = DeviceArgs { device: "auto".into(), threads: None };
+    let device = DeviceArgs { device: "auto".into(), threads: None, gpu_memory: None };
     let settings = Settings {
         options: &options,
         constraint: None,
         speculation: &SpeculationArgs { speculate: None, draft: None },
         repeatable: true,
         lora: &LoraArgs::default(),
+        experts: &ExpertsArgs::default(),
         device: &device,
         profile: &ProfileArgs { profile: None, capture: None },
         raw: true,
@@ -113,6 +114,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         speculation: &args.speculation,
         repeatable: args.sampling.is_repeatable(),
         lora: &args.lora,
+        experts: &args.experts,
         device: &args.device,
         profile: &args.profile,
         raw: args.raw,
@@ -137,6 +139,7 @@ struct Settings<'a> {
     /// Whether the user wants the same text each time.
     repeatable: bool,
     lora: &'a LoraArgs,
+    experts: &'a ExpertsArgs,
     device: &'a DeviceArgs,
     profile: &'a ProfileArgs,
     /// Whether the chat template is left out.
@@ -209,12 +212,14 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
 
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
-    let Settings { options, lora, device, profile, raw, think, json, .. } = *settings;
+    let Settings { options, lora, experts, device, profile, raw, think, json, .. } = *settings;
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
-    let model = step(trace, "load the model", || shipped::load(shipped::open(path)?, lora, &executor))?;
+    let model = step(trace, "load the model", || {
+        shipped::load(shipped::open(path)?, lora, experts.options(device.threads), &executor)
+    })?;
     if model.config().bidirectional {
         return Err(LlmError::Encoder { path: model.config().name.clone().into() }.into());
     }

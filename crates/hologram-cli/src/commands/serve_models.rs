@@ -130,9 +130,10 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
 
 fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let Settings { executor, args, template, max_loaded } = settings;
-    let model = Arc::new(shipped::load(shipped::open(entry.path.as_deref())?, &args.lora, executor)?);
-    if let Some(not_run) = model.not_run() {
-        let note = format!("{}: {not_run}", entry.names[0]);
+    let (files, options) = (shipped::open(entry.path.as_deref())?, args.experts.options(args.device.threads));
+    let model = Arc::new(shipped::load_quietly(files, &args.lora, options, executor)?);
+    for note in model.not_run().into_iter().chain(model.experts_elsewhere()) {
+        let note = format!("{}: {note}", entry.names[0]);
         if args.log.is_some() { log::info(&note) } else { status!("note: {note}\n") }
     }
     let mut options = EngineOptions::for_model(&model);

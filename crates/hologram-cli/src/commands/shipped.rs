@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use hologram_core::Executor;
 use hologram_hub::Request;
 use hologram_llm::gguf::{FileBytes, GgufFile};
-use hologram_llm::{Model, ModelFiles};
+use hologram_llm::{LlmError, LoadOptions, Model, ModelFiles};
 
 use super::models;
 use super::words::is_repository;
 use crate::args::{LoraArgs, SpeculationArgs, usage};
 use crate::progress::Progress;
+use crate::status::status;
 
 /// Aligns the embedded file like a mapped one.
 #[repr(C, align(64))]
@@ -21,15 +22,51 @@ static MODEL: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/rust-docs-
 /// The name shown instead of a path.
 const NAME: &str = "rust-docs-bitnet (shipped)";
 
-/// Loads a model with adapters, with a progress bar on a terminal.
+/// Loads a model with adapters, with a progress bar on a terminal, and says where its experts are.
 ///
 /// # Errors
 /// When the files are damaged or of an unknown kind, an adapter does not fit, or the device lacks the memory.
-pub fn load(files: ModelFiles, lora: &LoraArgs, executor: &Executor) -> anyhow::Result<Model> {
+pub fn load(
+    files: ModelFiles,
+    lora: &LoraArgs,
+    options: LoadOptions<'_>,
+    executor: &Executor,
+) -> anyhow::Result<Model> {
+    let model = load_quietly(files, lora, options, executor)?;
+    note_experts(&model);
+    Ok(model)
+}
+
+/// As [`load`], but says nothing.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_quietly(
+    files: ModelFiles,
+    lora: &LoraArgs,
+    options: LoadOptions<'_>,
+    executor: &Executor,
+) -> anyhow::Result<Model> {
     let adapters = lora.open()?;
+    let options = LoadOptions { adapters: &adapters, ..options };
     let mut progress = Progress::new("loading", "MB");
     let mut at = |done, of| progress.at(done / 1_000_000, of / 1_000_000);
-    Ok(Model::adapted(files, &adapters, executor, &mut at)?)
+    Model::load_with(files, executor, &options, &mut at).map_err(as_option)
+}
+
+/// An error of an option as the command line names it.
+pub fn as_option(error: LlmError) -> anyhow::Error {
+    match error {
+        error @ LlmError::Option { .. } => crate::args::UsageError(format!("--{error}")).into(),
+        error => error.into(),
+    }
+}
+
+/// Says where the experts are, if they are not on the model's device.
+pub fn note_experts(model: &Model) {
+    if let Some(note) = model.experts_elsewhere() {
+        status!("note: {note}\n");
+    }
 }
 
 /// The draft model, if one is given.
@@ -37,7 +74,10 @@ pub fn load(files: ModelFiles, lora: &LoraArgs, executor: &Executor) -> anyhow::
 /// # Errors
 /// As [`open`] and [`load`].
 pub fn draft(args: &SpeculationArgs, executor: &Executor) -> anyhow::Result<Option<Model>> {
-    args.draft.as_deref().map(|path| load(open(Some(path))?, &LoraArgs::default(), executor)).transpose()
+    args.draft
+        .as_deref()
+        .map(|path| load(open(Some(path))?, &LoraArgs::default(), LoadOptions::default(), executor))
+        .transpose()
 }
 
 /// A model's files: the given ones, or the built-in model.

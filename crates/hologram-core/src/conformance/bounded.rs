@@ -59,6 +59,7 @@ pub(super) fn evaluate(
                     None => Bounded { tensor: HostTensor { shape, ..of.tensor.clone() }, bounds: of.bounds.clone() },
                 }
             }
+            Source::Part { .. } => return Err(CoreError::Graph("a case runs on one device".into())),
             Source::Op { op, inputs } => {
                 let operands: Vec<&Bounded> = inputs.iter().map(|input| &values[input.0 as usize]).collect();
                 let exact: Vec<HostTensor> = operands.iter().map(|o| o.tensor.clone()).collect();

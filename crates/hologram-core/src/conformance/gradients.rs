@@ -170,6 +170,7 @@ fn evaluate(g: &Graph, inputs: &[HostTensor], count: usize) -> Result<Vec<HostTe
                 let of = &values[of.0 as usize].values;
                 (0..shape.iter().product()).map(|i| of[place(i)]).collect()
             }
+            Source::Part { .. } => return Err(CoreError::Graph("a case runs on one device".into())),
             Source::Op { op, inputs } => {
                 let operands: Vec<HostTensor> = inputs.iter().map(|i| values[i.0 as usize].clone()).collect();
                 op.reference(&operands).values

@@ -57,6 +57,9 @@ impl Graph {
                     let inputs: Vec<NodeId> = inputs.iter().map(new).collect();
                     self.apply_shared(op, &inputs)?
                 }
+                Source::Part { .. } => {
+                    return Err(CoreError::Graph("elsewhere in a checkpoint cannot be applied again".into()));
+                }
                 Source::View(_, ViewStep { of, kind }) => {
                     let kind = match kind {
                         ViewKind::StraightThrough(x) => ViewKind::StraightThrough(new(&x)),

@@ -7,6 +7,7 @@ use hologram_backends::{
 };
 use hologram_isa::{Builder, Value};
 
+use super::elsewhere::{self, CompiledPart};
 use super::fuse::Step;
 use super::groups::Group;
 use super::memory::{Lifetime, assign};
@@ -93,12 +94,14 @@ pub(crate) struct Compiled {
     pub extents: Vec<(String, usize)>,
     pub inputs: Vec<InputSlot>,
     pub outputs: Vec<OutputSlot>,
+    /// What other devices compute, in order.
+    pub parts: Vec<CompiledPart>,
 }
 
 /// An argument of a launch: a range of bytes in a memory.
-struct Slot {
-    memory: Memory,
-    range: Range<usize>,
+pub(crate) struct Slot {
+    pub memory: Memory,
+    pub range: Range<usize>,
 }
 
 /// The memory of an argument.
@@ -118,10 +121,11 @@ impl Compiled {
         self.launches.len()
     }
 
-    /// Binds the launches to memory. `find` returns the buffer of a memory and the byte where it begins.
+    /// Binds some of the launches to memory. `find` returns the buffer of a memory and the byte where it begins.
     pub fn record<'a>(
         &self,
         executor: &Executor,
+        launches: Range<usize>,
         find: impl Fn(Memory) -> Option<(&'a Buffer, usize)>,
     ) -> Result<CommandList> {
         let bind = |slot: &Slot| match find(slot.memory) {
@@ -134,7 +138,7 @@ impl Compiled {
             let bindings = slots.iter().map(bind).collect::<Result<_>>()?;
             Ok(Launch { pipeline: pipeline.clone(), bindings, config: *config })
         };
-        let launches = self.launches.iter().map(launch).collect::<Result<Vec<_>>>()?;
+        let launches = self.launches[launches].iter().map(launch).collect::<Result<Vec<_>>>()?;
         Ok(executor.backend().record(&launches)?)
     }
 }
@@ -203,17 +207,27 @@ impl Graph {
         options: CompileOptions,
         sharing: Sharing,
     ) -> Result<Plan> {
-        let compiled = self.prepare(executor, bounds, options, sharing)?;
+        let mut compiled = self.prepare(executor, bounds, options, sharing)?;
         let backend = executor.backend();
         let step = backend.allocate_buffer(compiled.step_bytes)?;
         let arena = backend.allocate_buffer(compiled.arena_bytes)?;
-        let list = compiled.record(executor, |memory| match memory {
+        let find = |memory| match memory {
             Memory::Step => Some((&step, 0)),
             Memory::Arena => Some((&arena, 0)),
             Memory::Tensor(id) => self.tensor(id).map(|t| (&t.buffer, t.offset)),
             Memory::Own(_) => None,
-        })?;
-        Ok(Plan::new(executor.clone(), list, compiled, step, arena))
+        };
+        let (parts, launches) = (std::mem::take(&mut compiled.parts), compiled.len());
+        let first = parts.first().map_or(launches, |part| part.after);
+        let list = compiled.record(executor, 0..first, find)?;
+        let record = |range: Range<usize>| match range.is_empty() {
+            true => Ok(None),
+            false => compiled.record(executor, range, find).map(Some),
+        };
+        let of_parts = parts.iter().map(|part| [part.compiled.len(), part.compiled.native]);
+        let counts = of_parts.fold([launches, compiled.native], |[a, b], [c, d]| [a + c, b + d]);
+        let parts = elsewhere::bind(parts, launches, find, record)?;
+        Ok(Plan::new(executor.clone(), (list, parts), counts, compiled, step, arena))
     }
 
     /// Chooses kernels, compiles programs, and locates each argument of each launch.
@@ -228,6 +242,9 @@ impl Graph {
             if self.extents[..i].iter().any(|other| other.name == e.name) {
                 return Err(CoreError::Graph(format!("two extents are named {}", e.name)));
             }
+        }
+        if sharing == Sharing::OwnOutputs && self.nodes.iter().any(|node| matches!(node.source, Source::Part { .. })) {
+            return Err(CoreError::Graph("a graph with a part elsewhere runs as a plan (Graph::compile)".into()));
         }
         let foreign = self.nodes.iter().find_map(|node| match &node.source {
             Source::Tensor(t) if !t.is_of(executor) => Some(t),
@@ -296,10 +313,12 @@ impl Graph {
                 Source::Input { name } => {
                     (Memory::Step, inputs.iter().find(|i| i.name == *name).map_or(0, |i| i.offset))
                 }
-                Source::Op { .. } | Source::View(..) => match own.iter().position(|id| *id == storage) {
-                    Some(number) => (Memory::Own(number), 0),
-                    None => (Memory::Arena, offsets[storage.0 as usize]),
-                },
+                Source::Op { .. } | Source::Part { .. } | Source::View(..) => {
+                    match own.iter().position(|id| *id == storage) {
+                        Some(number) => (Memory::Own(number), 0),
+                        None => (Memory::Arena, offsets[storage.0 as usize]),
+                    }
+                }
             };
             let spec = bounds.spec(id);
             let views = spec.format.views(spec.max_rows(), spec.row_len());
@@ -309,7 +328,33 @@ impl Graph {
 
         let mut launches = Vec::with_capacity(units.len());
         let mut native = 0;
+        let mut parts: Vec<CompiledPart> = Vec::new();
+        let mut waiting: Option<NodeId> = None;
         for unit in &units {
+            // The first that needs the result of a part.
+            if waiting.is_some_and(|result| unit.reads().iter().any(|id| self.storage(*id) == result))
+                && let (Some(part), Some(_)) = (parts.last_mut(), waiting.take())
+            {
+                part.before = launches.len();
+            }
+            if let Unit::Step(step) = unit
+                && let Some(part) = self.part(step.root)
+            {
+                let known = part.graph.extents.iter().zip(&bounds.max);
+                let own: Vec<(&str, usize)> = known.map(|(e, max)| (e.name.as_str(), *max)).collect();
+                let compiled = part.graph.prepare(&part.executor, &own, options, Sharing::Arena)?;
+                let result = bind(step.root).pop();
+                parts.push(CompiledPart {
+                    part: part.clone(),
+                    compiled,
+                    inputs: step.inputs.iter().flat_map(|id| bind(*id)).collect(),
+                    result: result.ok_or_else(|| CoreError::Graph("a part without a result".into()))?,
+                    after: launches.len(),
+                    before: usize::MAX,
+                });
+                waiting = Some(step.root);
+                continue;
+            }
             let written = unit.writes().iter().filter(|id| self.nodes[id.0 as usize].state.is_none());
             let mut slots: Vec<Slot> = unit.reads().iter().chain(written).flat_map(|id| bind(*id)).collect();
             let (pipeline, grid, uses_step) = match unit {
@@ -367,6 +412,7 @@ impl Graph {
             extents: self.extents.iter().zip(&bounds.max).map(|(e, max)| (e.name.clone(), *max)).collect(),
             outputs: self.outputs.iter().map(output).collect::<Result<_>>()?,
             inputs,
+            parts,
         })
     }
 
@@ -443,17 +489,21 @@ impl Graph {
         if layouts.iter().all(Option::is_none) { Vec::new() } else { layouts }
     }
 
-    /// Offsets of the inputs in the step block, and its size. The block begins with the extents' values.
+    /// Offsets of the inputs in the step block, and its size. The block begins with the extents' values; large inputs
+    /// come last, as they may change in parts.
     fn lay_out_step(&self, bounds: &Bounds<'_>) -> (Vec<InputSlot>, usize) {
         let mut at = (self.extents.len() * 4).next_multiple_of(STEP_ALIGN);
         let mut inputs = Vec::new();
         for (i, node) in self.nodes.iter().enumerate() {
             if let Source::Input { name } = &node.source {
-                let spec = bounds.spec(self.node(i));
-                let bytes = spec.max_bytes();
-                inputs.push(InputSlot { name: name.clone(), offset: at, spec });
-                at = (at + bytes).next_multiple_of(STEP_ALIGN);
+                inputs.push(InputSlot { name: name.clone(), offset: 0, spec: bounds.spec(self.node(i)) });
             }
+        }
+        let mut order: Vec<&mut InputSlot> = inputs.iter_mut().collect();
+        order.sort_by_key(|input| input.spec.max_bytes());
+        for input in order {
+            input.offset = at;
+            at = (at + input.spec.max_bytes()).next_multiple_of(STEP_ALIGN);
         }
         (inputs, at.max(STEP_ALIGN))
     }

@@ -8,7 +8,7 @@ use hologram_isa::{Builder, Value};
 use super::{Graph, NodeId, Source};
 use crate::ops::{SharedOp, register_type};
 
-/// The work of one launch: an operation, or a tree of elementwise operations that ends in `root`.
+/// The work of one launch: an operation, a part for another device, or a tree of elementwise operations that ends in `root`.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The node whose value the launch writes.
@@ -140,7 +140,9 @@ impl Graph {
                 continue;
             }
             match &node.source {
-                Source::Op { inputs, .. } => inputs.iter().for_each(|input| live[input.0 as usize] = true),
+                Source::Op { inputs, .. } | Source::Part { inputs, .. } => {
+                    inputs.iter().for_each(|input| live[input.0 as usize] = true);
+                }
                 Source::View(of, _) => live[of.0 as usize] = true,
                 Source::Input { .. } | Source::Tensor(_) => {}
             }
@@ -155,7 +157,7 @@ impl Graph {
 
     fn op_nodes(&self) -> impl Iterator<Item = (NodeId, &[NodeId])> {
         self.nodes.iter().enumerate().filter_map(|(i, n)| match &n.source {
-            Source::Op { inputs, .. } => Some((self.node(i), inputs.as_slice())),
+            Source::Op { inputs, .. } | Source::Part { inputs, .. } => Some((self.node(i), inputs.as_slice())),
             _ => None,
         })
     }

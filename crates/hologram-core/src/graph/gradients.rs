@@ -108,6 +108,7 @@ impl Graph {
                         }
                     }
                 }
+                Source::Part { .. } => return Err(no_derivative("elsewhere")),
                 Source::View(_, step) => {
                     if let Some((of, by_value)) = self.view_vjp(&step, grad)?
                         && depends[of.0 as usize]
@@ -253,7 +254,9 @@ impl Graph {
                 continue;
             }
             depends[i] = match &node.source {
-                Source::Op { inputs, .. } => inputs.iter().any(|id| depends[id.0 as usize]),
+                Source::Op { inputs, .. } | Source::Part { inputs, .. } => {
+                    inputs.iter().any(|id| depends[id.0 as usize])
+                }
                 Source::View(_, ViewStep { of, kind }) => match kind {
                     ViewKind::Detached => false,
                     ViewKind::StraightThrough(x) => depends[x.0 as usize],

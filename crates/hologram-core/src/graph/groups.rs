@@ -272,7 +272,7 @@ impl Graph {
 
     /// Whether no operation of the graph has written the value of a node before the node is read.
     fn is_given(&self, id: NodeId) -> bool {
-        !matches!(self.nodes[self.storage(id).0 as usize].source, Source::Op { .. })
+        !matches!(self.nodes[self.storage(id).0 as usize].source, Source::Op { .. } | Source::Part { .. })
     }
 
     /// The operation of a step that is not a chain of elementwise ones.

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod compile;
+mod elsewhere;
 mod fuse;
 mod gradients;
 mod groups;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use compile::CompileOptions;
 pub(crate) use compile::{Compiled, Memory, Sharing};
+use elsewhere::Part;
 pub use gradients::Vjp;
 pub(crate) use gradients::no_derivative;
 pub(crate) use plan::OutputSlot;
@@ -88,6 +90,8 @@ pub(crate) enum Source {
     Tensor(Tensor),
     /// An operation.
     Op { op: SharedOp, inputs: Vec<NodeId> },
+    /// A graph that another device computes.
+    Part { part: Arc<Part>, inputs: Vec<NodeId> },
     /// Another node's memory, with another shape or in another order; and how that follows from a value over it.
     View(NodeId, ViewStep),
 }
@@ -280,7 +284,10 @@ impl Graph {
     /// Whether a value is the result of an operation, or a view of one, and not a state.
     pub(crate) fn is_computed(&self, value: NodeId) -> bool {
         self.has(value)
-            && matches!(self.nodes[self.storage(value).0 as usize], Node { source: Source::Op { .. }, state: None, .. })
+            && matches!(
+                self.nodes[self.storage(value).0 as usize],
+                Node { source: Source::Op { .. } | Source::Part { .. }, state: None, .. }
+            )
     }
 
     /// Whether a value is computed, in row-major order in memory that no other value of the graph's outputs has.

@@ -1,10 +1,13 @@
 //! A compiled graph: write inputs, set extents, run, read outputs.
 
+use std::ops::Range;
+
 use hologram_backends::{Buffer, CommandList, DType, KernelName, TensorSpec};
 
 use hologram_isa::Type;
 
 use super::compile::Compiled;
+use super::elsewhere::BoundPart;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::tensor::{Element, bytes_of, bytes_of_mut};
@@ -19,12 +22,18 @@ use crate::tensor::{Element, bytes_of, bytes_of_mut};
 /// ```
 pub struct Plan {
     executor: Executor,
+    /// The launches, up to the first part that another device computes.
     list: CommandList,
+    /// These parts, each with the launches that follow it.
+    parts: Vec<BoundPart>,
+    /// Bytes on their way between devices.
+    moved: Vec<u8>,
     /// The number of all launches, and of native kernels.
     launches: [usize; 2],
-    /// The step block: the extents' values, then the inputs. The host's copy is sent whole before a run.
+    /// The step block: the extents' values, then the inputs. Before a run, what has changed of the host's copy is sent.
     step: Buffer,
     host_step: Vec<u8>,
+    changed: Vec<Range<usize>>,
     extents: Vec<(String, usize)>,
     /// The extents' values, as at the start of the step block. Stored as `u32`, so that reading a result allocates
     /// nothing for them.
@@ -35,6 +44,9 @@ pub struct Plan {
     /// Whether the plan has run, so that the outputs have content.
     has_run: bool,
 }
+
+/// Bytes between two changes of the step block that are sent with them, as a copy of its own would cost more.
+const JOINED: usize = 8192;
 
 /// A point in a device's queue, after the kernels of a run.
 #[derive(Clone, Debug)]
@@ -72,15 +84,37 @@ pub(crate) struct OutputSlot {
 }
 
 impl Plan {
-    pub(crate) fn new(executor: Executor, list: CommandList, compiled: Compiled, step: Buffer, arena: Buffer) -> Plan {
-        let launches = [compiled.len(), compiled.native];
+    pub(super) fn new(
+        executor: Executor,
+        (list, parts): (CommandList, Vec<BoundPart>),
+        launches: [usize; 2],
+        compiled: Compiled,
+        step: Buffer,
+        arena: Buffer,
+    ) -> Plan {
         let Compiled { extents, inputs, outputs, .. } = compiled;
         let mut host_step = vec![0; step.bytes()];
         for (i, (_, max)) in extents.iter().enumerate() {
             host_step[i * 4..i * 4 + 4].copy_from_slice(&(*max as u32).to_le_bytes());
         }
         let values = extents.iter().map(|(_, max)| *max as u32).collect();
-        Plan { executor, list, launches, step, host_step, extents, values, inputs, arena, outputs, has_run: false }
+        let (moved, changed) = (Vec::new(), std::iter::once(0..host_step.len()).collect());
+        Plan {
+            executor,
+            list,
+            parts,
+            moved,
+            launches,
+            step,
+            host_step,
+            changed,
+            extents,
+            values,
+            inputs,
+            arena,
+            outputs,
+            has_run: false,
+        }
     }
 
     /// Sets an input's first elements; the rest keep their values.
@@ -88,7 +122,16 @@ impl Plan {
     /// # Errors
     /// When there is no such input, its elements are of another type, or there are too many.
     pub fn write<T: Element>(&mut self, name: &str, data: &[T]) -> Result<()> {
-        self.write_plain(name, T::TYPE, bytes_of(data))
+        self.write_plain(name, T::TYPE, 0, bytes_of(data))
+    }
+
+    /// Sets an input's elements from `first` on; the others keep their values. Of large inputs only what is written is
+    /// sent to the device.
+    ///
+    /// # Errors
+    /// As [`Plan::write`].
+    pub fn write_at<T: Element>(&mut self, name: &str, first: usize, data: &[T]) -> Result<()> {
+        self.write_plain(name, T::TYPE, first, bytes_of(data))
     }
 
     /// Sets the first elements of an input of `bool`, such as a mask.
@@ -97,10 +140,10 @@ impl Plan {
     /// As [`Plan::write`].
     pub fn write_bools(&mut self, name: &str, data: &[bool]) -> Result<()> {
         let bytes: Vec<u8> = data.iter().map(|v| u8::from(*v)).collect();
-        self.write_plain(name, Type::Bool, &bytes)
+        self.write_plain(name, Type::Bool, 0, &bytes)
     }
 
-    fn write_plain(&mut self, name: &str, ty: Type, bytes: &[u8]) -> Result<()> {
+    fn write_plain(&mut self, name: &str, ty: Type, first: usize, bytes: &[u8]) -> Result<()> {
         let Some(slot) = self.inputs.iter().find(|i| i.name == name) else {
             return Err(CoreError::Run(format!("there is no input named {name}")));
         };
@@ -108,14 +151,40 @@ impl Plan {
             let have = slot.spec.format.name();
             return Err(CoreError::Run(format!("input {name} has elements of {have}, not {ty}")));
         }
-        if bytes.len() > slot.spec.max_bytes() {
+        let end = first.saturating_mul(ty.size()).saturating_add(bytes.len());
+        if end > slot.spec.max_bytes() {
             return Err(CoreError::Run(format!(
                 "input {name} holds at most {} elements, not {}",
                 slot.spec.max_bytes() / ty.size(),
-                bytes.len() / ty.size()
+                end / ty.size()
             )));
         }
-        self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes);
+        self.put(slot.offset + end - bytes.len(), bytes);
+        Ok(())
+    }
+
+    /// Writes bytes of the step block, which are inside it.
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        let range = at..at + bytes.len();
+        self.host_step[range.clone()].copy_from_slice(bytes);
+        match self.changed.last_mut() {
+            // Inputs are mostly written in their order.
+            Some(last) if (last.start..=last.end + JOINED).contains(&range.start) => last.end = last.end.max(range.end),
+            _ => self.changed.push(range),
+        }
+    }
+
+    /// Sends what has changed of the step block.
+    fn send(&mut self) -> Result<()> {
+        self.changed.sort_unstable_by_key(|range| range.start);
+        let mut ranges = self.changed.iter().filter(|range| !range.is_empty()).cloned().peekable();
+        while let Some(mut range) = ranges.next() {
+            while let Some(next) = ranges.next_if(|next| next.start <= range.end + JOINED) {
+                range.end = range.end.max(next.end);
+            }
+            self.executor.backend().copy_to_buffer(&self.step, range.start, &self.host_step[range])?;
+        }
+        self.changed.clear();
         Ok(())
     }
 
@@ -132,11 +201,12 @@ impl Plan {
             return Err(CoreError::Run(format!("extent {name} is at most {max} in this plan, not {value}")));
         }
         self.values[i] = value as u32;
-        self.host_step[i * 4..i * 4 + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        self.put(i * 4, &(value as u32).to_le_bytes());
         Ok(())
     }
 
-    /// Sends the step block and submits the recorded kernels; returns when the device has accepted them.
+    /// Sends the step block and submits the recorded kernels; returns when the device has accepted them, and other
+    /// devices have computed their [parts](super::Graph::elsewhere).
     ///
     /// # Errors
     /// Errors that the device detects at once. Errors of kernels come with [`Plan::read`].
@@ -154,14 +224,41 @@ impl Plan {
     }
 
     fn enqueue(&mut self) -> Result<hologram_backends::Event> {
-        let backend = self.executor.backend();
-        let _run = self.executor.run_span(self.launches());
+        let executor = self.executor.clone();
+        let _run = executor.run_span(self.launches());
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
-            backend.copy_to_buffer(&self.step, 0, &self.host_step)?;
+            self.send()?;
         }
-        let event = backend.submit(&self.list)?;
+        let mut event = executor.backend().submit(&self.list)?;
+        if !self.parts.is_empty() {
+            // An error of a part leaves outputs of an earlier run.
+            self.has_run = false;
+            let mut host = std::mem::take(&mut self.moved);
+            let done = self.run_parts(&mut host, &mut |executor, list| {
+                let submitted = executor.backend().submit(list)?;
+                if executor.is(&self.executor) {
+                    event = submitted;
+                }
+                Ok(())
+            });
+            self.moved = host;
+            done?;
+        }
         self.has_run = true;
         Ok(event)
+    }
+
+    /// Runs what follows the first list. `run` gets each list with its device.
+    fn run_parts(&self, host: &mut Vec<u8>, run: &mut dyn FnMut(&Executor, &CommandList) -> Result<()>) -> Result<()> {
+        for part in &self.parts {
+            let bytes = part.read(&self.executor, &self.values, host)?;
+            part.beside.iter().try_for_each(|list| run(&self.executor, list))?;
+            part.send(&host[..bytes])?;
+            run(&part.executor, &part.list)?;
+            part.finish(&self.executor, &self.values, host)?;
+            part.next.iter().try_for_each(|list| run(&self.executor, list))?;
+        }
+        Ok(())
     }
 
     /// Runs the recorded kernels once more with the last run's inputs, one by one. Returns the name of each and the
@@ -170,7 +267,12 @@ impl Plan {
     /// # Errors
     /// When the device cannot measure them; the error of the run.
     pub fn profile(&self) -> Result<Vec<(KernelName, f64)>> {
-        Ok(self.executor.backend().measure().profile(&self.list)?)
+        let mut kernels = self.executor.backend().measure().profile(&self.list)?;
+        self.run_parts(&mut Vec::new(), &mut |executor, list| {
+            kernels.extend(executor.backend().measure().profile(list)?);
+            Ok(())
+        })?;
+        Ok(kernels)
     }
 
     /// Waits and reads an output at its actual size.
@@ -222,7 +324,7 @@ impl Plan {
     /// Sets all bytes of an input, in its format's layout for the maximum extents.
     pub(crate) fn write_raw(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         match self.inputs.iter().find(|i| i.name == name && i.spec.max_bytes() == bytes.len()) {
-            Some(slot) => self.host_step[slot.offset..slot.offset + bytes.len()].copy_from_slice(bytes),
+            Some(slot) => self.put(slot.offset, bytes),
             None => return Err(CoreError::Run(format!("there is no input named {name} of {} bytes", bytes.len()))),
         }
         Ok(())

@@ -12,6 +12,12 @@ impl fmt::Display for Graph {
         }
         for (i, node) in self.nodes.iter().enumerate() {
             write!(f, "%{i} = ")?;
+            let operands = |f: &mut fmt::Formatter<'_>, inputs: &[super::NodeId]| {
+                inputs
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(j, input)| write!(f, "{} %{}", if j > 0 { "," } else { "" }, input.0))
+            };
             match &node.source {
                 Source::Input { name } => write!(f, "input {name}")?,
                 Source::Tensor(_) if node.state.is_some() => write!(f, "state")?,
@@ -19,9 +25,11 @@ impl fmt::Display for Graph {
                 Source::View(of, _) => write!(f, "view of %{}", of.0)?,
                 Source::Op { op, inputs } => {
                     write!(f, "{op:?}")?;
-                    for (j, input) in inputs.iter().enumerate() {
-                        write!(f, "{} %{}", if j > 0 { "," } else { "" }, input.0)?;
-                    }
+                    operands(f, inputs)?;
+                }
+                Source::Part { part, inputs } => {
+                    write!(f, "elsewhere on {}", part.executor.info().backend)?;
+                    operands(f, inputs)?;
                 }
             }
             write!(f, ": {}", self.describe(&node.ty))?;

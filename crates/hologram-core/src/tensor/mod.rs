@@ -23,7 +23,6 @@ pub use search::Unique;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 use hologram_backends::{Binding, Buffer, DType, Event};
@@ -82,9 +81,14 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Whether it is a tensor of this executor.
+    /// Whether both tensors lie on one open device.
+    pub fn is_beside(&self, other: &Tensor) -> bool {
+        self.is_of(&other.executor)
+    }
+
+    /// Whether the tensor lies on the executor's device.
     pub(crate) fn is_of(&self, executor: &Executor) -> bool {
-        Arc::ptr_eq(self.executor.backend(), executor.backend())
+        self.executor.is(executor)
     }
 
     /// A tensor over the bytes of a buffer from `offset` on.

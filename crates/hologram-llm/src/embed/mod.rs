@@ -164,6 +164,11 @@ impl Embedder {
         own.into_iter().chain(&self.projections).fold(self.width, |width, head| head.outputs(width))
     }
 
+    /// How many texts of this many tokens are computed at once.
+    pub fn texts_per_step(&self, tokens: usize) -> usize {
+        (self.runner.step() / tokens.max(1)).clamp(1, TEXTS)
+    }
+
     /// The vectors of texts, none of which may be empty; with [`Pooling::None`] the hidden states of each text's tokens
     /// in order, of the model's width and as the model computes them.
     ///
@@ -215,16 +220,20 @@ impl Runner {
         Ok(Runner::Decoder(Box::new(model.session(options)?)))
     }
 
+    /// The most tokens of texts that are computed at once.
+    fn step(&self) -> usize {
+        match self {
+            Runner::Encoder(encoder) => encoder.batch(),
+            Runner::Decoder(session) => session.context().max(STEP),
+        }
+    }
+
     /// The wanted hidden states of each text, one after another.
     fn hidden(&mut self, texts: &[EncoderText<'_>], wanted: Wanted) -> Result<Vec<Vec<f32>>> {
         let mut states = Vec::with_capacity(texts.len());
         let mut rest = texts;
         while !rest.is_empty() {
-            let most = match self {
-                Runner::Encoder(encoder) => encoder.batch(),
-                Runner::Decoder(session) => session.context().max(STEP),
-            };
-            let (batch, later) = rest.split_at(fitting(rest, most));
+            let (batch, later) = rest.split_at(fitting(rest, self.step()));
             match self {
                 Runner::Encoder(encoder) => states.extend(encoder.run(batch, wanted)?),
                 Runner::Decoder(session) => states.extend(decoded(session, batch, wanted)?),

@@ -29,13 +29,24 @@ pub(crate) struct KvCache {
     blocks_per_sequence: usize,
     pool: BlockPool,
     sequences: Vec<Sequence>,
+    /// Grows with each look at the block table's changes, so that later ones have greater numbers.
+    now: u64,
 }
 
 /// A sequence's blocks in order, and the number of positions in use.
 #[derive(Clone, Debug, Default)]
 struct Sequence {
     blocks: Vec<u32>,
+    /// When each block took its place, in ascending order.
+    since: Vec<u64>,
     len: usize,
+}
+
+impl Sequence {
+    fn push(&mut self, block: u32, now: u64) {
+        self.blocks.push(block);
+        self.since.push(now);
+    }
 }
 
 impl KvCache {
@@ -76,6 +87,7 @@ impl KvCache {
             blocks_per_sequence,
             pool: BlockPool::new(blocks),
             sequences: vec![Sequence::default(); max_sequences],
+            now: 1,
         })
     }
 
@@ -153,7 +165,7 @@ impl KvCache {
                 return Err(LlmError::ContextFull { context: self.blocks_per_sequence * BLOCK_SIZE });
             }
             let positions = self.pool.total() * BLOCK_SIZE;
-            s.blocks.push(self.pool.allocate().ok_or(LlmError::CacheFull { positions })?);
+            s.push(self.pool.allocate().ok_or(LlmError::CacheFull { positions })?, self.now);
         }
         s.len += 1;
         Ok(s.blocks[block] * BLOCK_SIZE as u32 + offset as u32)
@@ -173,6 +185,7 @@ impl KvCache {
         for block in s.blocks.drain(keep.min(s.blocks.len())..).rev() {
             self.pool.release(block);
         }
+        s.since.truncate(keep);
     }
 
     /// Blocks that sequences can still take.
@@ -232,7 +245,12 @@ impl KvCache {
             self.pool.claim(block);
         }
         let s = &mut self.sequences[sequence];
-        s.blocks.extend(prefix.blocks.iter().copied().chain(prefix.rest.map(|(block, _)| block)));
+        prefix
+            .blocks
+            .iter()
+            .copied()
+            .chain(prefix.rest.map(|(block, _)| block))
+            .for_each(|block| s.push(block, self.now));
         s.len = prefix.tokens();
         if let Some(states) = &mut self.states {
             states.adopt(sequence, prefix.hash, prefix.tokens());
@@ -245,6 +263,19 @@ impl KvCache {
         if let Some(states) = &mut self.states {
             states.save(sequence, hash, len);
         }
+    }
+
+    /// The entries of the block table that changed after `seen`, which becomes now; 0: all. Each with the place of the
+    /// first in the row-major table; unused entries are never read.
+    pub fn table_changes(&mut self, seen: &mut u64) -> impl Iterator<Item = (usize, &[u32])> {
+        let after = std::mem::replace(seen, self.now);
+        self.now += 1;
+        let columns = self.blocks_per_sequence;
+        self.sequences.iter().enumerate().filter_map(move |(i, s)| {
+            let first = s.since.partition_point(|since| *since <= after);
+            let new = s.blocks.get(first..).filter(|new| !new.is_empty())?;
+            Some((i * columns + first, new))
+        })
     }
 
     /// Writes the block table, row-major `[sequences, blocks_per_sequence]`; unused entries are 0 and never read.
@@ -279,4 +310,44 @@ impl Prefix {
 pub(crate) fn block_bytes(config: &Config, format: DType) -> u128 {
     let elements = (config.cache_elements() * BLOCK_SIZE) as u128;
     elements * format.block_bytes() as u128 / format.block_len() as u128
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::Shape;
+
+    /// Two plans that look at different times have the whole table, although each gets only changes.
+    #[test]
+    fn changes_of_the_table_add_up_to_it() {
+        let executor = Executor::open("cpu", Some(1)).unwrap();
+        let shape = Shape { layers: 1, vocab: 8, ..Shape::find("tinyllama-1.1b").unwrap().clone() };
+        let mut cache = KvCache::new(&executor, &shape.config(), (5, 300, Some(30), 0), DType::F32).unwrap();
+        let columns = cache.blocks_per_sequence();
+        let mut plans = [(0u64, vec![0u32; 5 * columns]), (0, vec![0; 5 * columns])];
+        let (mut seed, mut written, mut whole) = (1u64, 0, Vec::new());
+        let mut draw = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((seed >> 33) % n) as usize
+        };
+        for _ in 0..3000 {
+            let sequence = draw(5);
+            match draw(40) {
+                0 => cache.truncate(sequence, draw(300)),
+                _ => drop(cache.append(sequence)),
+            }
+            let (seen, table) = &mut plans[draw(2)];
+            for (first, blocks) in cache.table_changes(seen) {
+                written += blocks.len();
+                table[first..first + blocks.len()].copy_from_slice(blocks);
+            }
+            cache.write_table(&mut whole);
+            for (i, used) in cache.sequences.iter().map(|s| s.blocks.len()).enumerate() {
+                let row = i * columns..i * columns + used;
+                assert_eq!(table[row.clone()], whole[row]);
+            }
+        }
+        // A block is written once for each plan, and few are taken.
+        assert!(written < 1500, "{written} entries");
+    }
 }

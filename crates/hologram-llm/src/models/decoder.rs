@@ -73,8 +73,8 @@ impl Front {
 }
 
 impl Decoder {
-    /// Loads the weights, with adapters beside them. Calls `progress` after each part with the parts done and the
-    /// total.
+    /// Loads the weights, with adapters beside them; those of experts for another device if there are `experts` of it.
+    /// Calls `progress` after each part with the parts done and the total.
     ///
     /// # Errors
     /// When a tensor is missing, has the wrong shape or an unsupported type, or is not used by the model; when an
@@ -82,6 +82,7 @@ impl Decoder {
     pub fn load(
         config: Config,
         weights: &dyn Weights,
+        experts: Option<&dyn Weights>,
         adapters: &[Adapter],
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Decoder> {
@@ -93,7 +94,7 @@ impl Decoder {
         let adapters = Adapters::new(adapters, c, weights.is_folder())?;
         let parts = c.layers + 1;
         let mut layers = Vec::with_capacity(c.layers);
-        let mut loader = Loader { weights, config: c, adapters: &adapters, index: 0, attention: Vec::new() };
+        let mut loader = Loader { weights, experts, config: c, adapters: &adapters, index: 0, attention: Vec::new() };
         for i in 0..c.layers {
             loader.index = i;
             layers.push((c.architecture.layer)(&mut loader)?);
@@ -183,6 +184,12 @@ impl Decoder {
             + row
     }
 
+    /// Bytes of the weights that lie on other devices than the embedding.
+    pub fn expert_bytes(&self) -> usize {
+        let weights = self.layers.iter().flat_map(|layer| layer.weights());
+        weights.filter(|weight| !weight.is_beside(&self.embedding)).map(Tensor::bytes).sum()
+    }
+
     /// Bytes of all weights.
     pub fn bytes(&self) -> usize {
         let is_tied = |output: &Tensor| output.shape() == self.embedding.shape() && output.same_memory(&self.embedding);
@@ -222,7 +229,8 @@ impl Decoder {
     /// the most expensive product. `precision`: as in [`Bucket`].
     pub fn prefers_fixed(&self, backend: &dyn Backend, tokens: usize, precision: Option<usize>) -> bool {
         let weights = self.layers.first().map(|layer| layer.weights()).unwrap_or_default();
-        let longest = weights.into_iter().max_by_key(|w| w.shape().iter().product::<usize>());
+        let own = weights.into_iter().filter(|weight| weight.is_beside(&self.embedding));
+        let longest = own.max_by_key(|w| w.shape().iter().product::<usize>());
         let Some((weight, [m, k])) = longest.map(|w| (w, w.shape())) else { return false };
         let (format, _) = Linears::new(backend, self.config.ternary, precision).activations(weight, tokens);
         let matrix = |format, sizes: [usize; 2]| TensorSpec { format, shape: sizes.map(Extent::Fixed).to_vec() };

@@ -18,10 +18,12 @@ fn load(name: &str, executor: &Executor) -> Decoder {
     let config = files.config().unwrap();
     let progress = &mut |_, _| ();
     match &files {
-        ModelFiles::Gguf(file) => Decoder::load(config, &FileWeights::new(executor, file).unwrap(), &[], progress),
+        ModelFiles::Gguf(file) => {
+            Decoder::load(config, &FileWeights::new(executor, file).unwrap(), None, &[], progress)
+        }
         ModelFiles::Folder(folder) => {
             let names = &config.architecture.folder;
-            Decoder::load(config, &FolderWeights::new(executor, folder, names).unwrap(), &[], progress)
+            Decoder::load(config, &FolderWeights::new(executor, folder, names).unwrap(), None, &[], progress)
         }
     }
     .unwrap()

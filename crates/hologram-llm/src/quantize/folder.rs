@@ -143,7 +143,7 @@ fn wanted(config: &Config, weights: &FolderWeights<'_>, elements: usize) -> Resu
     let blank = Arc::new(blank.and_then(memmap2::MmapMut::make_read_only).map_err(io)?);
     let blank = weights.executor().backend().wrap(ForeignMemory::from_owner(blank))?;
     let recorder = Recorder { inner: weights, wanted: RefCell::default(), names: RefCell::default(), blank };
-    Decoder::load(config.clone(), &recorder, &[], &mut |_, _| ())?;
+    Decoder::load(config.clone(), &recorder, None, &[], &mut |_, _| ())?;
     Ok(recorder.wanted.into_inner())
 }
 

@@ -17,8 +17,8 @@ use crate::files::ModelFiles;
 use crate::gguf::{GgufFile, GgufWriter, NewTensor, TensorType, Value, ValueType};
 use crate::safetensors::Folder;
 pub use importance::{Importance, ImportanceSums};
-use recipe::Facts;
 pub use recipe::Recipe;
+pub(crate) use recipe::{Facts, fitting};
 
 /// Elements that are quantized at a time: 64 MiB as `f32`.
 const PIECE: usize = 16 << 20;

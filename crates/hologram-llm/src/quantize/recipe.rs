@@ -208,13 +208,13 @@ impl Facts {
 }
 
 /// The type, or the nearest with shorter blocks if a row is not whole blocks of it.
-fn fitting(wanted: DType, row_len: usize) -> DType {
+pub(crate) fn fitting(wanted: DType, row_len: usize) -> DType {
     let fits = |format: DType| row_len.is_multiple_of(format.block_len());
     if fits(wanted) {
         return wanted;
     }
     let shorter = match wanted {
-        DType::Q2_K | DType::Q3_K | DType::IQ4_XS => DType::IQ4_NL,
+        DType::Q2_K | DType::Q3_K | DType::IQ4_XS | DType::Grid(_) => DType::IQ4_NL,
         DType::Q4_K => DType::Q5_0,
         DType::Q5_K => DType::Q5_1,
         DType::Q6_K => DType::Q8_0,

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::ops::Range;
+use std::rc::Rc;
 
 use half::{bf16, f16};
 use hologram_backends::{Buffer, DType, ForeignMemory};
@@ -35,7 +36,8 @@ pub(crate) struct FolderWeights<'a> {
     tied: Option<bool>,
     /// Factors of ternary matrices, by GGUF name.
     scales: RefCell<HashMap<String, f32>>,
-    taken: RefCell<HashSet<String>>,
+    /// The tensors used so far, also by siblings for other devices.
+    taken: Rc<RefCell<HashSet<String>>>,
     /// What names of tensors begin with: [`FolderNames::base`], or nothing.
     base: &'static str,
 }
@@ -55,7 +57,7 @@ impl<'a> FolderWeights<'a> {
         };
         let shared = folder.shards.iter().map(share).collect::<Result<Vec<_>>>()?;
         let tied = folder.config.get("tie_word_embeddings").and_then(Value::as_bool);
-        let (scales, taken) = (RefCell::default(), RefCell::default());
+        let (scales, taken) = (RefCell::default(), Rc::default());
         let embedding = names.others.first().map_or("", |(_, theirs)| theirs);
         // Models of text and images have one more level.
         let base = ["", names.base, "model.", "model.language_model."].into_iter().find(|base| {
@@ -75,6 +77,14 @@ impl<'a> FolderWeights<'a> {
             taken,
             base,
         })
+    }
+
+    /// The same folder for another device. Either may take a tensor.
+    ///
+    /// # Errors
+    /// As [`FolderWeights::new`].
+    pub fn sibling(&self, executor: &'a Executor) -> Result<FolderWeights<'a>> {
+        Ok(FolderWeights { taken: self.taken.clone(), ..FolderWeights::new(executor, self.folder, self.names)? })
     }
 
     /// A tensor by its name in the folder, with the index of its file.

@@ -1,6 +1,6 @@
 //! Sums of squared activations, of which importance matrices are made.
 
-use super::{Input, Logits, Output, Session};
+use super::{Input, Logits, Output, Session, StepPlan};
 use crate::error::Result;
 use crate::models::decoder::SumName;
 
@@ -18,7 +18,7 @@ impl Session {
         self.truncate(0, 0);
         self.set_inputs(&[Input { sequence: 0, tokens, logits: Logits::None }]);
         self.run(Output::Sums)?;
-        let Some(plan) = self.last.and_then(|bucket| self.plans.get(&bucket)) else { return Ok(()) };
+        let Some(StepPlan { plan, .. }) = self.last.and_then(|bucket| self.plans.get(&bucket)) else { return Ok(()) };
         for SumName { name, of_experts } in &self.sum_names {
             let squares = plan.read::<f32>(&format!("sum {name}"))?;
             let counts = match of_experts {

@@ -14,7 +14,7 @@ use hologram_isa::{Access, Builder, Type};
 use serde_json::json;
 
 use self::cases::{Case, Cases, NAMES, SWEPT, Sizes};
-use super::bench::median;
+use super::bench_tests::median;
 use super::devices::workers;
 use crate::args::{BenchOpsArgs, usage};
 use crate::text::shown;

@@ -80,7 +80,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     written(&template, &first(args.system.as_deref()), &tokenizer)?;
 
     let executor = args.device.open()?;
-    let model = shipped::load(files, &args.lora, &executor)?;
+    let model = shipped::load(files, &args.lora, args.experts.options(args.device.threads), &executor)?;
     model.tokenizer()?;
     let (trained, name) = (model.config().context, printable(&model.config().name, NAME));
     let engine = text::engine(model, &options, &args.speculation, args.sampling.is_repeatable(), &executor)?;

@@ -105,9 +105,9 @@ pub trait Block32: Row {
     /// Units of a block.
     const UNITS: usize = Self::ROW.len / 32;
     /// The offset that makes signed codes unsigned; 0 if there is a minimum, which is added.
-    const OFFSET: i32 = if Self::ROW.has_minimum() { 0 } else { Self::ROW.values.offset() as i32 };
+    const OFFSET: i32 = if Self::ROW.has_minimum() { 0 } else { offset::<Self>() as i32 };
     /// Whether codes exceed six bits.
-    const WIDE: bool = Self::ROW.values.offset() == 128;
+    const WIDE: bool = offset::<Self>() == 128;
     /// The first byte of a block's codes.
     const CODES: usize = {
         let low = Self::ROW.bits().0;
@@ -124,7 +124,7 @@ pub trait Block32: Row {
         }
         None => None,
     };
-    /// The values of nibbles plus 128, if they differ from the codes.
+    /// The values of nibbles plus the offset, if they differ from the codes.
     const VALUES: Option<&'static [u8; 16]> = match Self::ROW.values {
         Values::Table(_) => Some(&Unsigned::<Self>::VALUES),
         _ => None,
@@ -191,9 +191,13 @@ pub trait Block32: Row {
     unsafe fn scales<S: Bytes>(s: S, row: *const u8, first: usize, count: usize) -> (S::F, S::F) {
         const {
             // The instructions below assume this layout.
-            assert!(Self::ROW.numbers[0] == 0 && (!Self::ROW.has_minimum() || Self::ROW.numbers[1] == 2));
+            let numbers = Self::ROW.numbers;
             assert!(match Self::ROW.scales {
-                format::Scales::One => Self::UNITS == 1,
+                format::Scales::E8M0 { .. } => numbers.is_empty() && !Self::ROW.has_minimum(),
+                _ => numbers[0] == 0 && (!Self::ROW.has_minimum() || numbers[1] == 2),
+            });
+            assert!(match Self::ROW.scales {
+                format::Scales::One | format::Scales::E8M0 { .. } => Self::UNITS == 1,
                 format::Scales::SixBits { run, low, high } => run == 32 && low.run == 1 && high.run == 1,
                 _ => false,
             });
@@ -209,6 +213,11 @@ pub trait Block32: Row {
                 }
             }
             let scales = s.mul(s.six_bits(low, high), s.by_eights(factors));
+            return (scales, scales);
+        }
+        if let format::Scales::E8M0 { at } = const { Self::ROW.scales } {
+            // SAFETY: promised by the caller; a block is longer than 4 bytes.
+            let scales = unsafe { s.powers_of_two(row.add(first * Self::BYTES), at, Self::BYTES, count) };
             return (scales, scales);
         }
         // SAFETY: promised by the caller; a block is longer than 4 bytes.
@@ -229,7 +238,23 @@ fn codes_of_unit<B: Block32 + ?Sized>(row: *const u8, unit: usize) -> *const u8 
     row.wrapping_add(unit / B::UNITS * B::BYTES + B::CODES + unit % B::UNITS * 16)
 }
 
-/// A table of values plus 128.
+/// What makes codes unsigned. Of a table of small values it is small, as sums with it are taken off again: their
+/// rounding counts.
+const fn offset<B: Row + ?Sized>() -> u8 {
+    if let Values::Table(table) = B::ROW.values {
+        let (mut i, mut small) = (0, true);
+        while i < 16 {
+            small &= table[i] >= -16 && table[i] < 16;
+            i += 1;
+        }
+        if small {
+            return 16;
+        }
+    }
+    B::ROW.values.offset()
+}
+
+/// A table of values plus the offset.
 struct Unsigned<B: ?Sized>(std::marker::PhantomData<B>);
 
 impl<B: Row + ?Sized> Unsigned<B> {
@@ -238,7 +263,7 @@ impl<B: Row + ?Sized> Unsigned<B> {
         while let Values::Table(table) = B::ROW.values
             && i < 16
         {
-            all[i] = (table[i] as i16 + 128) as u8;
+            all[i] = (table[i] as i16 + offset::<B>() as i16) as u8;
             i += 1;
         }
         all
@@ -300,15 +325,15 @@ macro_rules! formats {
     };
 }
 
-/// Whether the format is in the list.
-pub fn is_listed(format: DType) -> bool {
+/// Whether the format is in the list and has `f16` scales, which panels read.
+pub fn has_panels(format: DType) -> bool {
     fn listed<B>() {}
-    for_format!(format, super listed, block listed, half_bytes listed).is_some()
+    format != DType::MXFP4 && for_format!(format, super listed, block listed, half_bytes listed).is_some()
 }
 
 formats! {
     256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K;
-    32: Q8_0, IQ4_XS;
+    32: Q8_0, IQ4_XS, MXFP4;
     half bytes: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL
 }
 

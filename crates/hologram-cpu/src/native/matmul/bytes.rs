@@ -237,6 +237,13 @@ pub trait Bytes: TwoRows {
         unsafe { (self.halves(first, 0, stride, count), self.halves(first, 2, stride, count)) }
     }
 
+    /// 2^(e - 128) of the byte e at byte `at` of each of `count` (up to `LANES`) blocks of `stride` bytes; 0 in the
+    /// other lanes.
+    ///
+    /// # Safety
+    /// The blocks can be read, and four bytes from each e on.
+    unsafe fn powers_of_two(self, first: *const u8, at: usize, stride: usize, count: usize) -> Self::F;
+
     /// Six-bit numbers minus 32, eight lanes per block: from their low four bits and their high two bits.
     fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> Self::F;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hologram_device::DType;
 use hologram_device::decode::each_block;
 
-use super::blocks::is_listed;
+use super::blocks::has_panels;
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
 use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, prefetch_lines, rows_of};
@@ -162,7 +162,7 @@ impl IntMatmul {
             in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream),
             ..kernels
         });
-        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && is_listed(w));
+        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && has_panels(w));
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
         Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }

@@ -179,7 +179,7 @@ fn groups_of_32() {
 
 #[test]
 fn groups_of_32_with_other_blocks() {
-    for w in [DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::IQ4_XS] {
+    for w in [DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4] {
         check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
     }
     check(|k| DType::I8Groups { group: k as u32 }, DType::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));

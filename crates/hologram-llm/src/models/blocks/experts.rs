@@ -1,17 +1,17 @@
 //! Feed-forward networks of which each token uses a few.
 
 use hologram_core::ops::Reduction;
-use hologram_core::{Dim, Graph, NodeId, Tensor};
+use hologram_core::{CoreError, Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 
 use super::feed_forward::{Activate, Gate, Inner};
-use super::linear::ExpertWeight;
+use super::linear::{ExpertWeight, Linears};
 use super::{Block, GatedFfn, Linear, Loader, Norm, PlainFfn, Step};
 use crate::error::{LlmError, Result};
 use crate::models::Experts;
 
 /// The weighted sum of the feed-forward networks that a router chooses for each token, and of the shared one. The
-/// choice stays on the device.
+/// choice stays on the device, unless another one computes the chosen networks.
 #[derive(Debug)]
 pub(crate) struct ExpertFfn {
     experts: Experts,
@@ -34,6 +34,8 @@ pub(crate) struct ExpertFfn {
     biases: [Option<Tensor>; 3],
     inner: Inner,
     shared: Option<Shared>,
+    /// The device of the experts' matrices and biases, if it is another one.
+    elsewhere: Option<Executor>,
 }
 
 /// The feed-forward network that all tokens use.
@@ -96,7 +98,7 @@ impl ExpertFfn {
         let (of_model, ffn) = (l.config.width, experts.ffn);
         let width = experts.latent.unwrap_or(of_model);
         let stack = |name: &str, rows: usize, row_len: usize| {
-            l.weights.expert_matrices(&l.name(name, "weight"), experts.count, rows, row_len)
+            l.of_experts().expert_matrices(&l.name(name, "weight"), experts.count, rows, row_len)
         };
         let shared = match experts.shared {
             None => None,
@@ -122,7 +124,7 @@ impl ExpertFfn {
                 },
             }),
         };
-        let bias = |name: &str, len: usize| l.weights.expert_vectors(&l.name(name, "bias"), experts.count, len);
+        let bias = |name: &str, len: usize| l.of_experts().expert_vectors(&l.name(name, "bias"), experts.count, len);
         let of_choice = l.name("exp_probs_b", "bias");
         let choice_bias = l.weights.shape(&of_choice).map(|_| l.weights.vector(&of_choice, experts.count));
         let latent = match experts.latent {
@@ -149,6 +151,7 @@ impl ExpertFfn {
             down: stack("ffn_down_exps", width, ffn)?,
             inner,
             shared,
+            elsewhere: l.experts.map(|weights| weights.executor().clone()),
         })
     }
 
@@ -219,31 +222,16 @@ impl ExpertFfn {
     }
 }
 
-impl Block for ExpertFfn {
-    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
-        let count = self.experts.count;
-        let whole = x;
-        let (of_router, mut x) = match &self.norms {
-            None => (x, x),
-            Some([of_router, own]) => (of_router.apply(step, x)?, own.apply(step, x)?),
-        };
-        let scores = step.linear(of_router, &self.router)?;
-        if let Some([down, _]) = &self.latent {
-            x = step.linear(x, down)?;
-        }
-        let (tokens, rows) = (step.tokens, step.rows);
-        let Step { graph: g, linears, .. } = step;
-        let (mut weights, ids) = self.choose(g, scores, tokens)?;
-        if self.experts.scale != 1.0 {
-            weights = g.mul_scalar(weights, self.experts.scale.into())?;
-        }
-        if let Some(factors) = &self.factors {
-            let factors = g.constant(factors)?;
-            let own = g.gather(factors, ids)?;
-            let own = g.reshape(own, &[tokens, Dim::Fixed(self.experts.used)])?;
-            weights = g.mul(weights, own)?;
-        }
-        let chosen = (ids, count);
+impl ExpertFfn {
+    /// The sum of the results of each token's networks for `x`, with the weights and ids of [`ExpertFfn::choose`].
+    fn networks(
+        &self,
+        g: &mut Graph,
+        linears: &mut Linears<'_>,
+        [x, weights, ids]: [NodeId; 3],
+        rows: usize,
+    ) -> Result<NodeId> {
+        let chosen = (ids, self.experts.count);
         let mut product = |g: &mut Graph, x: NodeId, of: (usize, &Tensor), bias: &Option<Tensor>| -> Result<NodeId> {
             let (i, weight) = of;
             let (name, used) = (self.names[i].as_str(), self.experts.used);
@@ -258,7 +246,48 @@ impl Block for ExpertFfn {
             Inner::Plain(activate) => activate(g, up)?,
         };
         let y = product(g, f, (2, &self.down), of_down)?;
-        let mut y = g.expert_sum(y, weights)?;
+        Ok(g.expert_sum(y, weights)?)
+    }
+}
+
+impl Block for ExpertFfn {
+    fn apply(&self, step: &mut Step<'_>, x: NodeId) -> Result<NodeId> {
+        let whole = x;
+        let (of_router, mut x) = match &self.norms {
+            None => (x, x),
+            Some([of_router, own]) => (of_router.apply(step, x)?, own.apply(step, x)?),
+        };
+        let scores = step.linear(of_router, &self.router)?;
+        if let Some([down, _]) = &self.latent {
+            x = step.linear(x, down)?;
+        }
+        let (tokens, rows, config) = (step.tokens, step.rows, step.config);
+        let Step { graph: g, linears, .. } = step;
+        let (mut weights, ids) = self.choose(g, scores, tokens)?;
+        if self.experts.scale != 1.0 {
+            weights = g.mul_scalar(weights, self.experts.scale.into())?;
+        }
+        if let Some(factors) = &self.factors {
+            let factors = g.constant(factors)?;
+            let own = g.gather(factors, ids)?;
+            let own = g.reshape(own, &[tokens, Dim::Fixed(self.experts.used)])?;
+            weights = g.mul(weights, own)?;
+        }
+        let mut y = match &self.elsewhere {
+            None => self.networks(g, linears, [x, weights, ids], rows)?,
+            Some(_) if linears.sums.is_some() => {
+                let what = "the importance of experts that another device computes".into();
+                return Err(LlmError::Unsupported { path: config.name.clone().into(), what, supported: String::new() });
+            }
+            // The GPU's part of a layer is small, and so is what moves: a vector of each token to the host and back.
+            Some(executor) => g.elsewhere(executor, &[x, weights, ids], |g, inputs| {
+                let mut linears = Linears::new(&**executor.backend(), config.ternary, linears.precision());
+                let [x, weights, ids] = inputs else {
+                    return Err(CoreError::Graph("a part without inputs".into()).into());
+                };
+                self.networks(g, &mut linears, [*x, *weights, *ids], rows)
+            })?,
+        };
         if let Some([_, up]) = &self.latent {
             y = step.linear(y, up)?;
         }

@@ -138,6 +138,11 @@ impl Linears<'_> {
         Linears { backend, ternary, precision, converted: HashMap::new(), sums: None }
     }
 
+    /// The step size that determines the precision, if it is not each step's own.
+    pub fn precision(&self) -> Option<usize> {
+        self.precision
+    }
+
     /// The activation format for products with `weight` in a step of up to `tokens` tokens, and the minimum of its
     /// scales.
     pub fn activations(&self, weight: &Tensor, tokens: usize) -> (DType, f32) {

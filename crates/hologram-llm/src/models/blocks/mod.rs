@@ -66,6 +66,8 @@ pub(crate) type LayerFn = fn(&mut Loader<'_>) -> Result<Box<dyn Block>>;
 /// Loads the weights of one layer after another.
 pub(crate) struct Loader<'a> {
     pub weights: &'a dyn Weights,
+    /// The same for the device that computes experts; `None`: the device of the others.
+    pub experts: Option<&'a dyn Weights>,
     pub config: &'a Config,
     pub adapters: &'a Adapters<'a>,
     /// The current layer.
@@ -75,6 +77,11 @@ pub(crate) struct Loader<'a> {
 }
 
 impl Loader<'_> {
+    /// The weights of experts of which each token uses a few.
+    pub fn of_experts(&self) -> &dyn Weights {
+        self.experts.unwrap_or(self.weights)
+    }
+
     /// A tensor's name in GGUF files.
     pub fn name(&self, name: &str, part: &str) -> String {
         format!("blk.{}.{name}.{part}", self.index)

@@ -321,6 +321,17 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn powers_of_two(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m256 {
+        let mut bits = [0i32; 8];
+        for (i, bits) in bits.iter_mut().enumerate().take(count) {
+            let e = i32::from(wrapped!(first.add(i * stride + at).read()));
+            *bits = if e < 2 { 1 << 21 << e } else { (e - 1) << 23 };
+        }
+        let [a, b, c, d, e, f, g, h] = bits;
+        wrapped!(_mm256_castsi256_ps(_mm256_set_epi32(h, g, f, e, d, c, b, a)))
+    }
+
+    #[inline(always)]
     fn six_bits(self, [low, _]: [u32; 2], [high, _]: [u32; 2]) -> __m256 {
         wrapped!({
             let twos = _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0);

@@ -494,6 +494,23 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
+    unsafe fn powers_of_two(self, first: *const u8, at: usize, stride: usize, count: usize) -> __m512 {
+        wrapped!({
+            let places = _mm512_mullo_epi32(
+                _mm512_set1_epi32(stride as i32),
+                _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+            );
+            let mask = ((1u32 << count) - 1) as u16;
+            let words = _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, places, first.add(at).cast());
+            let e = _mm512_and_si512(words, _mm512_set1_epi32(255));
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, _mm512_set1_epi32(1)));
+            let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(1 << 21), e);
+            let below = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+            _mm512_castsi512_ps(_mm512_maskz_mov_epi32(mask, _mm512_mask_blend_epi32(below, normal, subnormal)))
+        })
+    }
+
+    #[inline(always)]
     fn six_bits(self, low: [u32; 2], high: [u32; 2]) -> __m512 {
         wrapped!({
             let low_bits = _mm512_mask_set1_epi32(_mm512_set1_epi32(low[0] as i32), 0xff00, low[1] as i32);
