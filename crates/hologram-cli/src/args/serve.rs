@@ -183,6 +183,9 @@ pub struct ServeArgs {
     pub deterministic: bool,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// Submit each step to the device only when the results of the one before are known
+    #[arg(long)]
+    pub no_overlap: bool,
     /// Compute every prompt anew instead of reusing beginnings that were computed before
     #[arg(long)]
     pub no_prefix_cache: bool,

@@ -35,6 +35,8 @@ pub(super) struct Sequence {
     /// The hash of the latest saved state of the generated text.
     pub text_state: Option<u128>,
     pub preemptions: u32,
+    /// The latest step in flight that computes it.
+    pub flying: Option<Flying>,
     /// Since when it pauses for its reader.
     pub paused: Option<Instant>,
     /// What its text repeats, and how well a draft model guesses it.
@@ -50,6 +52,16 @@ pub(super) struct Sequence {
     started: Instant,
     first_token: Option<Instant>,
     pub span: Span,
+}
+
+/// A sequence's part of a step in flight.
+pub(super) struct Flying {
+    /// The step, by its number.
+    pub step: u64,
+    /// The first token that it computes.
+    pub from: usize,
+    /// The output of the step that is the sequence's next token, if it has one.
+    pub output: Option<usize>,
 }
 
 /// How a sequence ended, as its reader knows.
@@ -77,6 +89,7 @@ impl Sequence {
             published: 0,
             text_state: None,
             preemptions: 0,
+            flying: None,
             paused: None,
             lookup: Lookup::default(),
             draft: DraftRate::default(),
@@ -117,6 +130,18 @@ impl Sequence {
     /// Tokens that it can still generate.
     pub fn left(&self) -> usize {
         self.limit.0 - self.generated().min(self.limit.0)
+    }
+
+    /// Its tokens once the step in flight is finished.
+    pub fn expected(&self) -> usize {
+        self.tokens.len() + usize::from(self.flying.as_ref().is_some_and(|flying| flying.output.is_some()))
+    }
+
+    /// The output of the step in flight that a next step can take as input, unseen: the sequence goes on after it,
+    /// unless the text happens to end there, and its tokens are the device's choice.
+    pub fn next_output(&self) -> Option<usize> {
+        let output = self.flying.as_ref()?.output?;
+        (self.left() > 1 && !self.chosen_by_host()).then_some(output)
     }
 
     /// The time at which it ends unfinished.

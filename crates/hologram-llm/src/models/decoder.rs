@@ -239,8 +239,9 @@ impl Decoder {
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
-    /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
-    /// `sampling_numbers` (`f32 [outputs, 3]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
+    /// output. Other outputs are `chosen` (`u32 [outputs]`), tokens that [`Graph::sample`] chooses with the inputs
+    /// `sampling_numbers` (`f32 [outputs, 3]`) and `sampling_words` (`u32 [outputs, 4]`), and `next`, the same where
+    /// there is one and else a token of the vocabulary. Instead of both, `hidden`
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
@@ -394,6 +395,11 @@ impl Decoder {
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
+            // Where there is no token to choose, the next step still needs one of the vocabulary.
+            let last = Tensor::from_slice(executor, &[1], &[c.vocab.saturating_sub(1) as u32])?;
+            let last = g.constant(&last)?;
+            let next = g.minimum(chosen, last)?;
+            g.output("next", next)?;
         }
         if let Some((name, _)) = bucket.results.rows(c) {
             g.output(name, logits)?;

@@ -1,0 +1,163 @@
+//! Steps that are submitted before the results of the step before are known: the device takes the tokens that it has
+//! chosen itself.
+
+use hologram_backends::DType;
+use hologram_core::{Event, Plan, Tensor};
+
+use super::{Growth, Input, Rows, Session};
+use crate::error::{LlmError, Result};
+use crate::models::decoder::Bucket;
+use crate::sampling::SamplerConfig;
+
+/// In the inputs of [`Session::begin`]: the token that the step before chooses.
+pub(crate) const NEXT: u32 = u32::MAX;
+
+/// A sequence whose input is [`NEXT`], and the output of the step before that is meant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub sequence: usize,
+    pub output: usize,
+}
+
+/// What the device chose in a step, in memory of its own: the plan's is used again by the next step.
+pub(super) struct Chosen {
+    /// The tokens as sampled.
+    tokens: Tensor,
+    /// Those to go on with, which are in the vocabulary even if there was none to choose.
+    pub next: Tensor,
+}
+
+/// A step whose results are not taken yet.
+pub(super) struct Flight {
+    growth: Vec<Growth>,
+    bucket: Bucket,
+    outputs: usize,
+    event: Event,
+    /// Where its choices are.
+    pub place: usize,
+    /// The cached tokens that are those of the step before: the sequence, the index, and the output.
+    unknown: Vec<(usize, usize, usize)>,
+}
+
+impl Session {
+    /// As [`Session::rows`], but only submits: [`Session::finish`] waits. A second step may be begun before the first
+    /// is finished, unless the first gives logits. `next` says which tokens [`NEXT`] stands for in the inputs.
+    ///
+    /// # Errors
+    /// Those known at once, as of [`Session::feed_inputs`]; when there are more tokens than a step holds. The sequences
+    /// are then unchanged.
+    pub(crate) fn begin(
+        &mut self,
+        inputs: &[Input<'_>],
+        next: &[Next],
+        configs: &[SamplerConfig],
+        logits: bool,
+    ) -> Result<()> {
+        self.set_inputs(inputs);
+        self.add_lost();
+        self.check(next)?;
+        let (count, outputs) = (self.scratch.input.len(), self.scratch.wanted.len());
+        if count > self.options.batch {
+            let reason = format!("is {}, but the step has {count} tokens", self.options.batch);
+            return Err(LlmError::Option { option: "batch", reason });
+        }
+        let unknown = next.iter().map(|next| (next.sequence, self.cached[next.sequence].len(), next.output)).collect();
+        let begun = self.step(0..count, 0..outputs, self.output(configs, logits), next);
+        match begun.and_then(|(bucket, event)| Ok((bucket, event, self.keep_chosen(bucket, outputs)?))) {
+            Ok((bucket, event, place)) => {
+                let growth = std::mem::take(&mut self.scratch.growth);
+                self.flights.push_back(Flight { growth, bucket, outputs, event, place, unknown });
+                Ok(())
+            }
+            Err(e) => {
+                self.undo_run();
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether steps with these outputs choose tokens that a next step can take: whether the device samples.
+    pub(crate) fn chooses(&self) -> bool {
+        self.device_sampling
+    }
+
+    /// Waits for the oldest step begun and takes its results.
+    ///
+    /// # Errors
+    /// Those of the device. All steps begun are then undone.
+    pub(crate) fn finish(&mut self) -> Result<Rows<'_>> {
+        self.scratch.filled = 0;
+        self.scratch.chosen.clear();
+        let Some(flight) = self.flights.pop_front() else { return Ok(self.results()) };
+        if let Err(e) = self.land(&flight) {
+            // The later ones have to end before what they wrote counts as unwritten.
+            let _ = self.executor.backend().synchronize();
+            while let Some(later) = self.flights.pop_back() {
+                self.undo(&later.growth);
+            }
+            self.undo(&flight.growth);
+            // Sequences of the later ones go on: tokens without a state have to be fed again.
+            for (sequence, cached) in self.cached.iter_mut().enumerate() {
+                cached.truncate(self.cache.len(sequence));
+            }
+            return Err(e);
+        }
+        self.scratch.growth = flight.growth;
+        for (sequence, index, output) in self.flights.front().iter().flat_map(|later| &later.unknown) {
+            let token = self.cached.get_mut(*sequence).and_then(|cached| cached.get_mut(*index));
+            if let (Some(token @ &mut NEXT), Some(chosen)) = (token, self.scratch.chosen.get(*output)) {
+                *token = *chosen;
+            }
+        }
+        Ok(self.results())
+    }
+
+    fn land(&mut self, flight: &Flight) -> Result<()> {
+        if flight.outputs == 0 {
+            return Ok(flight.event.wait()?);
+        }
+        match &self.chosen {
+            Some(chosen) if flight.bucket.results.has_tokens() => {
+                self.scratch.chosen.resize(flight.outputs, 0);
+                chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
+                self.collect_rows(flight.bucket, flight.outputs)
+            }
+            _ => self.collect(flight.bucket, flight.outputs),
+        }
+    }
+
+    /// Puts what a step chooses where the next step leaves it. Returns the place.
+    fn keep_chosen(&mut self, bucket: Bucket, outputs: usize) -> Result<usize> {
+        let place = self.flights.back().map_or(0, |before| 1 - before.place);
+        if outputs == 0 || !bucket.results.has_tokens() {
+            return Ok(place);
+        }
+        let (executor, most) = (&self.executor, [self.options.batch]);
+        let chosen = match &mut self.chosen {
+            Some(chosen) => chosen,
+            none => {
+                let tensor = || Tensor::empty(executor, DType::U32, &most);
+                let chosen = || Ok::<_, LlmError>(Chosen { tokens: tensor()?, next: tensor()? });
+                none.insert([chosen()?, chosen()?])
+            }
+        };
+        if let Some(plan) = self.plans.get(&bucket) {
+            plan.copy_output("chosen", &chosen[place].tokens, 0, outputs)?;
+            plan.copy_output("next", &chosen[place].next, 0, outputs)?;
+        }
+        Ok(place)
+    }
+}
+
+/// Lets the device write the input tokens that are [`NEXT`], a copy for each run of consecutive ones.
+pub(super) fn write_next(plan: &mut Plan, input: &[(usize, u32)], next: &[Next], chosen: &Tensor) -> Result<()> {
+    let output = |(at, (sequence, token)): (usize, &(usize, u32))| {
+        let next = next.iter().find(|next| *token == NEXT && next.sequence == *sequence)?;
+        Some((at, next.output))
+    };
+    let copies: Vec<(usize, usize)> = input.iter().enumerate().filter_map(output).collect();
+    for run in copies.chunk_by(|a, b| b.0 == a.0 + 1 && b.1 == a.1 + 1) {
+        plan.write_from("ids", run[0].0, chosen, run[0].1, run.len())?;
+    }
+    Ok(())
+}
