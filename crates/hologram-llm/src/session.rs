@@ -1,5 +1,6 @@
 //! A running model: its KV cache and the compiled plans of its step.
 
+mod changes;
 mod flight;
 mod snapshots;
 mod sums;
@@ -18,8 +19,10 @@ use crate::models::decoder::{Bucket, Decoder, Results, SumName};
 use crate::sampling::{Sampler, SamplerConfig};
 use crate::snapshot::Identity;
 
+use changes::Sampling;
+pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange, within};
 use flight::{Chosen, Flight};
-pub(crate) use flight::{NEXT, Next};
+pub(crate) use flight::{Gives, NEXT, Next};
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,8 @@ pub struct Session {
     flights: VecDeque<Flight>,
     /// What the device has chosen in the last two of them.
     chosen: Option<[Chosen; 2]>,
+    /// The plans of steps that are sampled apart.
+    sampling: Sampling,
 }
 
 /// Host buffers for inputs and outputs of steps, kept to avoid allocation.
@@ -222,6 +227,7 @@ impl Session {
             scratch,
             flights: VecDeque::new(),
             chosen: None,
+            sampling: Sampling::default(),
         })
     }
 
@@ -369,8 +375,8 @@ impl Session {
         }
     }
 
-    /// The outputs stored.
-    fn results(&self) -> Rows<'_> {
+    /// The outputs of the step finished last.
+    pub(crate) fn results(&self) -> Rows<'_> {
         Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] }
     }
 

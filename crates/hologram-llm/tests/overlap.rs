@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hologram_core::Executor;
 use hologram_core::ops::philox4x32_10;
-use hologram_llm::engine::{Constraint, EngineStats};
+use hologram_llm::engine::{Constraint, EngineStats, Failure};
 use hologram_llm::sampling::SamplerConfig;
 use hologram_llm::{BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Model, Request, Speculation};
 
@@ -52,6 +52,10 @@ fn requests(model: &Model, n: usize) -> Vec<Request> {
         };
         match i % 11 {
             2 if model.tokenizer().is_ok() => request.stop = vec!["e".into(), "or".into()],
+            3 => {
+                request.logit_bias = vec![(17, 2.0), (30, f32::NEG_INFINITY), (20, -0.5)];
+                (request.sampling.frequency_penalty, request.sampling.presence_penalty) = (0.3, 0.1);
+            }
             5 => request.stop_tokens = (20..60).collect(),
             7 => request.logprobs = Some(2),
             8 => request.sampling.repeat_penalty = 1.2,
@@ -117,7 +121,7 @@ fn texts_are_the_same_without_overlap() {
     for (name, n) in [("llama-tiny.gguf", 33), ("qwen3-next", 22), ("lfm2", 22), ("gemma3", 11)] {
         let model = model(name);
         let all = requests(&model, n);
-        let by_host = |i: &usize| matches!(i % 11, 7..=10);
+        let by_host = |i: &usize| i % 11 == 7;
         let by_device: Vec<Request> = (0..n).filter(|i| !by_host(i)).map(|i| all[i].clone()).collect();
         for (requests, deterministic) in [(&all, false), (&by_device, false), (&by_device, true)] {
             for (sequences, of_cache, step_tokens) in [(32, 200, 256), (8, 12, 40), (3, 200, 16)] {
@@ -167,12 +171,66 @@ fn steps_overlap_unless_the_host_is_needed() {
     // The end is not foreseen.
     let (answers, stats) = run(&[request(&|r| r.stop_tokens = vec![third])]);
     assert_eq!((answers[0].generated, stats.steps, stats.step_tokens), (3, 4, 40 + 3));
-    for change in [&(|r: &mut Request| r.logprobs = Some(1)) as &dyn Fn(&mut Request), &|r| {
-        r.constraint = Some(Constraint::Regex("[a-z ]{60}".into()))
-    }] {
+    // What changes the logits is known in time.
+    let changed: [&dyn Fn(&mut Request); 4] = [
+        &|r| r.constraint = Some(Constraint::Regex("[a-z ]{60}".into())),
+        &|r| r.sampling.repeat_penalty = 1.5,
+        &|r| r.logit_bias = vec![(5, 1.0)],
+        &|r| r.min_tokens = 20,
+    ];
+    for change in changed {
+        let (_, stats) = run(&[request(change)]);
+        assert!(stats.overlapped_steps > 20, "{stats:?}");
+    }
+    let by_host: [&dyn Fn(&mut Request); 2] = [&|r| r.logprobs = Some(1), &|r| r.sampling.typical_p = 0.9];
+    for change in by_host {
         let (_, stats) = run(&[request(change)]);
         assert_eq!(stats.overlapped_steps, 0, "{stats:?}");
     }
+}
+
+/// Masks, biases and penalties on the device give the host's tokens.
+#[test]
+fn the_device_samples_what_the_host_does() {
+    let mut constrained = 0;
+    for (name, n) in [("llama-tiny.gguf", 66), ("llama3-tiny.gguf", 44), ("qwen3-next", 22)] {
+        let model = model(name);
+        let requests = requests(&model, n);
+        constrained += requests.iter().filter(|r| r.constraint.is_some()).count();
+        let run = |device| {
+            let engine = engine(&model, device, |o| (o.device_sampling, o.max_sequences) = (Some(device), 32));
+            at_once(&engine, &requests)
+        };
+        for (i, (want, got)) in run(false).iter().zip(run(true)).enumerate() {
+            assert_eq!(&got, want, "{name}, request {i}");
+        }
+    }
+    assert!(constrained > 5);
+}
+
+#[test]
+fn what_leaves_no_token_is_named() {
+    let model = model("llama-tiny.gguf");
+    let engine = engine(&model, true, |_| ());
+    let failure = |change: &dyn Fn(&mut Request)| {
+        let mut request = Request::new(prompt(&model, 1, 9));
+        request.max_tokens = Some(9);
+        change(&mut request);
+        let mut events = engine.submit(request).unwrap();
+        while let Some(event) = events.next_blocking() {
+            if let Event::Failed(failure) = event {
+                return failure;
+            }
+        }
+        panic!("no failure");
+    };
+    let vocab = model.config().vocab as u32;
+    let all_but = |ids: &[u32]| (0..vocab).filter(|id| !ids.contains(id)).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let both = failure(&|r| {
+        (r.logit_bias, r.constraint) = (all_but(&[0]), Some(Constraint::Regex("[a-z]{9}".into())));
+    });
+    assert!(matches!(&both, Failure::Constraint { reason } if reason.contains("biases")), "{both:?}");
+    assert_eq!(idle(&engine).blocks_used, 0);
 }
 
 /// Arrivals and departures at random, in a cache that is too small.

@@ -3,18 +3,22 @@
 //! With [`EngineOptions::overlap`](super::EngineOptions::overlap) the step after it is submitted first, of the tokens
 //! that the device itself has chosen: the device has work while the host turns tokens into text. A sequence whose text
 //! then turns out to have ended, or whose request was dropped, is in that step for nothing: its extra token is left out
-//! and its blocks are free at once, because the device works in order. A sequence whose token the host chooses is only
-//! in steps that are finished before the next is submitted.
+//! and its blocks are free at once, because the device works in order.
+//!
+//! Where logits are changed before a token is sampled, a step is submitted in two parts. While the device computes the
+//! logits, the host takes the token before, and finds out what its constraint, penalties and biases change; then it
+//! submits the sampling. Steps whose logits the host needs are finished before the next is submitted.
 
 use std::time::Instant;
 
 use crate::error::LlmError;
 use crate::kv::BLOCK_SIZE;
-use crate::session::{Input, Logits, NEXT, Next};
+use crate::sampling::SamplerConfig;
+use crate::session::{Change, Gives, Input, Logits, NEXT, Next};
 
 use super::events::Failure;
 use super::lock;
-use super::sequence::Flying;
+use super::sequence::{Flying, Sequence};
 use super::worker::Worker;
 
 /// A sequence's part of a step.
@@ -45,11 +49,23 @@ impl Item {
     }
 }
 
+/// Masks that one thread finds before a second one pays.
+const MASKS_PER_THREAD: usize = 4;
+
 /// A step that is submitted.
 pub(super) struct Flight {
     number: u64,
     items: Vec<Item>,
     started: Instant,
+    /// Whether logits are changed before the device samples.
+    late: bool,
+}
+
+/// How a step was begun.
+struct Begun {
+    /// Whether the host needs its results before the next.
+    wait: bool,
+    late: bool,
 }
 
 impl Worker {
@@ -61,7 +77,7 @@ impl Worker {
         }
         let (items, started) = (std::mem::take(&mut self.step), Instant::now());
         match self.begin(&items) {
-            Ok(wait) => {
+            Ok(Begun { wait, late }) => {
                 self.submitted += 1;
                 let number = self.submitted;
                 let mut row = 0;
@@ -71,9 +87,22 @@ impl Worker {
                     let complete = item.outputs() > 0 && item.from + item.count == s.expected();
                     s.flying = Some(Flying { step: number, from: item.from, output: complete.then(|| row - 1) });
                 }
-                self.flights.push_back(Flight { number, items, started });
-                while self.flights.len() > usize::from(!wait) {
+                self.flights.push_back(Flight { number, items, started, late });
+                while self.flights.len() > 1 {
                     self.finish();
+                }
+                // It is gone if the one before has failed.
+                if let Some(flight) = self.flights.pop_back() {
+                    match if late { self.sample(&flight.items) } else { Ok(()) } {
+                        Ok(()) => self.flights.push_back(flight),
+                        Err(e) => {
+                            self.running.iter_mut().for_each(|s| s.flying = None);
+                            self.fail(&flight.items, &e);
+                        }
+                    }
+                }
+                if wait {
+                    self.finish_all();
                 }
             }
             Err(e) => {
@@ -91,8 +120,8 @@ impl Worker {
         }
     }
 
-    /// Submits a step. Returns whether the host needs its results before the next.
-    fn begin(&mut self, items: &[Item]) -> Result<bool, LlmError> {
+    /// Submits a step, or its first part.
+    fn begin(&mut self, items: &[Item]) -> Result<Begun, LlmError> {
         let running = &self.running;
         let mut inputs = Vec::with_capacity(items.len());
         for item in items {
@@ -107,10 +136,11 @@ impl Worker {
         let next = |item: &Item| Some(Next { sequence: running[item.at].slot, output: item.next? });
         let next: Vec<Next> = items.iter().filter_map(next).collect();
         let mut configs = Vec::with_capacity(items.len());
-        let mut wants_logits = false;
+        let (mut wants_logits, mut changes) = (false, false);
         for item in items.iter().filter(|item| item.outputs() > 0) {
             let s = &running[item.at];
             wants_logits |= s.needs_logits();
+            changes |= s.changes_logits();
             configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));
         }
         let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
@@ -122,10 +152,47 @@ impl Worker {
                 span.follows_from(&running[item.at].span);
             }
         }
-        self.session.begin(&inputs, &next, &configs, wants_logits)?;
-        self.stats.overlapped_steps += u64::from(!self.flights.is_empty());
         let guesses = items.iter().any(|item| !item.guessed.is_empty());
-        Ok(!self.options.overlap || wants_logits || guesses || !self.session.chooses())
+        let late = changes && !wants_logits && !guesses && self.session.chooses();
+        let gives = match (late, wants_logits || changes) {
+            (true, _) => Gives::Later,
+            (false, true) => Gives::Both(&configs),
+            (false, false) => Gives::Tokens(&configs),
+        };
+        self.session.begin(&inputs, &next, gives)?;
+        self.stats.overlapped_steps += u64::from(!self.flights.is_empty());
+        let by_host = wants_logits || guesses || !self.session.chooses();
+        Ok(Begun { wait: !self.options.overlap || by_host, late })
+    }
+
+    /// Submits the second part of the step begun last: each sequence's token is sampled as its text now demands.
+    fn sample(&mut self, items: &[Item]) -> Result<(), LlmError> {
+        let of = |item: &Item, running: &[Sequence]| {
+            let at = running.binary_search_by_key(&item.order, |s| s.order()).ok()?;
+            (item.from + item.count == running[at].tokens.len()).then_some(at)
+        };
+        let with_output = || items.iter().filter(|item| item.outputs() > 0);
+        let mut wanting = vec![false; self.running.len()];
+        with_output().filter_map(|item| of(item, &self.running)).for_each(|at| wanting[at] = true);
+        let wanting = self.running.iter_mut().zip(wanting).filter(|(s, wanting)| *wanting && s.has_constraint());
+        let mut wanting: Vec<&mut Sequence> = wanting.map(|(s, _)| s).collect();
+        let share = wanting.len().div_ceil(self.mask_threads).max(MASKS_PER_THREAD);
+        if wanting.len() > share {
+            std::thread::scope(|scope| {
+                for part in wanting.chunks_mut(share) {
+                    scope.spawn(|| part.iter_mut().for_each(|s| s.find_mask()));
+                }
+            });
+        } else {
+            wanting.iter_mut().for_each(|s| s.find_mask());
+        }
+        // An output that nobody wants any more is sampled in vain.
+        let how = with_output().map(|item| match of(item, &self.running) {
+            Some(at) => (self.running[at].request.sampling, self.running[at].change(&self.model)),
+            None => (SamplerConfig::GREEDY, Change::default()),
+        });
+        let (configs, changes): (Vec<_>, Vec<_>) = how.unzip();
+        self.session.sample_begun(&configs, &changes)
     }
 
     /// Fails the sequences of a step.
@@ -146,20 +213,19 @@ impl Worker {
     /// Waits for the oldest step in flight and takes its results.
     fn finish(&mut self) {
         let Some(flight) = self.flights.pop_front() else { return };
-        let Flight { number, items, started } = flight;
-        let rows = self.session.finish();
+        let Flight { number, items, started, late } = flight;
+        let finished = self.session.finish();
         let (began, now) = (started.max(self.mark), Instant::now());
         self.stats.step_time += now - self.mark;
         self.mark = now;
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(e) => {
-                // The later ones are undone: what was in them is computed again.
-                self.flights.clear();
-                self.running.iter_mut().for_each(|s| s.flying = None);
-                return self.fail(&items, &e);
-            }
-        };
+        if let Err(e) = finished {
+            // The later ones are undone: what was in them is computed again.
+            self.flights.clear();
+            self.running.iter_mut().for_each(|s| s.flying = None);
+            return self.fail(&items, &e);
+        }
+        let rows = self.session.results();
+        let outputs = items.iter().map(Item::outputs).sum();
         if !items.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
             let tokens = items.iter().map(|item| item.guessed.len().max(1)).sum();
             self.pace.measure(tokens, (now - began).as_secs_f64());
@@ -191,8 +257,14 @@ impl Worker {
             // Without guesses the last output counts, else all of them in order.
             let first = if item.guessed.is_empty() { next - 1 } else { row };
             for output in first..next {
-                let logits = rows.logits.get(output * vocab..(output + 1) * vocab);
-                let chosen = rows.chosen.get(output).copied();
+                let mut logits = rows.logits.get(output * vocab..(output + 1) * vocab);
+                let mut chosen = rows.chosen.get(output).copied().filter(|_| late || !s.chosen_by_host());
+                // The host finds out why the device found no token.
+                let own = chosen.filter(|id| late && *id as usize >= vocab);
+                let own = own.and_then(|_| self.session.sampled_logits(outputs, output).ok());
+                if let Some(own) = &own {
+                    (chosen, logits) = (None, Some(&own[..]));
+                }
                 if let Some(end) = s.take(chosen, logits, &self.model, &mut self.sampler) {
                     self.stats.count(end);
                     ended.push(item.order);

@@ -52,6 +52,8 @@ pub(super) struct Worker {
     /// When the last span of time ended that is counted.
     pub mark: Instant,
     pub sampler: Sampler,
+    /// Threads that find the masks of constraints.
+    pub mask_threads: usize,
     pub stats: EngineStats,
     draft: Option<Draft>,
     pub pace: Pace,
@@ -107,6 +109,7 @@ impl Worker {
             slots: (0..options.max_sequences).rev().collect(),
             last: (0..options.max_sequences).map(|_| None).collect(),
             sampler: Sampler::new(SamplerConfig::GREEDY)?,
+            mask_threads: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             hasher: PrefixHasher::new(),
             running: Vec::new(),
             preempted: Vec::new(),

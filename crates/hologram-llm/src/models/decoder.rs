@@ -15,6 +15,7 @@ use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
 use crate::not_run::layers_ahead;
+use crate::session::within;
 use crate::weights::Weights;
 
 /// The weights of a model on its device.
@@ -395,10 +396,7 @@ impl Decoder {
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
-            // Where there is no token to choose, the next step still needs one of the vocabulary.
-            let last = Tensor::from_slice(executor, &[1], &[c.vocab.saturating_sub(1) as u32])?;
-            let last = g.constant(&last)?;
-            let next = g.minimum(chosen, last)?;
+            let next = within(&mut g, executor, chosen, c.vocab)?;
             g.output("next", next)?;
         }
         if let Some((name, _)) = bucket.results.rows(c) {

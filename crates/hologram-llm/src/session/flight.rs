@@ -2,9 +2,9 @@
 //! chosen itself.
 
 use hologram_backends::DType;
-use hologram_core::{Event, Plan, Tensor};
+use hologram_core::{Event, Executor, Plan, Tensor};
 
-use super::{Growth, Input, Rows, Session};
+use super::{Growth, Input, Output, Session};
 use crate::error::{LlmError, Result};
 use crate::models::decoder::Bucket;
 use crate::sampling::SamplerConfig;
@@ -19,6 +19,17 @@ pub(crate) struct Next {
     pub output: usize,
 }
 
+/// What a step that is begun gives.
+#[derive(Clone, Copy)]
+pub(crate) enum Gives<'a> {
+    /// Tokens, or logits if the device does not sample.
+    Tokens(&'a [SamplerConfig]),
+    /// Logits, and tokens if the device samples.
+    Both(&'a [SamplerConfig]),
+    /// Tokens, once [`Session::sample_begun`] has said how.
+    Later,
+}
+
 /// What the device chose in a step, in memory of its own: the plan's is used again by the next step.
 pub(super) struct Chosen {
     /// The tokens as sampled.
@@ -27,12 +38,40 @@ pub(super) struct Chosen {
     pub next: Tensor,
 }
 
+impl Chosen {
+    /// Copies what a plan has chosen.
+    pub fn keep(&self, plan: &Plan, outputs: usize) -> Result<()> {
+        plan.copy_output("chosen", &self.tokens, 0, outputs)?;
+        Ok(plan.copy_output("next", &self.next, 0, outputs)?)
+    }
+}
+
+/// The places for what steps of up to `most` outputs choose, made at the first use.
+pub(super) fn places<'a>(
+    chosen: &'a mut Option<[Chosen; 2]>,
+    executor: &Executor,
+    most: usize,
+) -> Result<&'a mut [Chosen; 2]> {
+    match chosen {
+        Some(chosen) => Ok(chosen),
+        none => {
+            let tensor = || Tensor::empty(executor, DType::U32, &[most]);
+            let chosen = || Ok::<_, LlmError>(Chosen { tokens: tensor()?, next: tensor()? });
+            Ok(none.insert([chosen()?, chosen()?]))
+        }
+    }
+}
+
 /// A step whose results are not taken yet.
 pub(super) struct Flight {
     growth: Vec<Growth>,
-    bucket: Bucket,
-    outputs: usize,
-    event: Event,
+    pub bucket: Bucket,
+    pub outputs: usize,
+    /// The positions of the tokens with outputs.
+    pub positions: Vec<u32>,
+    pub event: Event,
+    /// Whether its outputs are sampled apart.
+    pub sampled: bool,
     /// Where its choices are.
     pub place: usize,
     /// The cached tokens that are those of the step before: the sequence, the index, and the output.
@@ -41,18 +80,12 @@ pub(super) struct Flight {
 
 impl Session {
     /// As [`Session::rows`], but only submits: [`Session::finish`] waits. A second step may be begun before the first
-    /// is finished, unless the first gives logits. `next` says which tokens [`NEXT`] stands for in the inputs.
+    /// is finished, if that gives tokens alone. `next` says which tokens [`NEXT`] stands for in the inputs.
     ///
     /// # Errors
     /// Those known at once, as of [`Session::feed_inputs`]; when there are more tokens than a step holds. The sequences
     /// are then unchanged.
-    pub(crate) fn begin(
-        &mut self,
-        inputs: &[Input<'_>],
-        next: &[Next],
-        configs: &[SamplerConfig],
-        logits: bool,
-    ) -> Result<()> {
+    pub(crate) fn begin(&mut self, inputs: &[Input<'_>], next: &[Next], gives: Gives<'_>) -> Result<()> {
         self.set_inputs(inputs);
         self.add_lost();
         self.check(next)?;
@@ -62,11 +95,20 @@ impl Session {
             return Err(LlmError::Option { option: "batch", reason });
         }
         let unknown = next.iter().map(|next| (next.sequence, self.cached[next.sequence].len(), next.output)).collect();
-        let begun = self.step(0..count, 0..outputs, self.output(configs, logits), next);
+        let output = match gives {
+            Gives::Tokens(configs) => self.output(configs, false),
+            Gives::Both(configs) => self.output(configs, true),
+            Gives::Later => Output::Logits,
+        };
+        let begun = self.step(0..count, 0..outputs, output, next);
         match begun.and_then(|(bucket, event)| Ok((bucket, event, self.keep_chosen(bucket, outputs)?))) {
             Ok((bucket, event, place)) => {
-                let growth = std::mem::take(&mut self.scratch.growth);
-                self.flights.push_back(Flight { growth, bucket, outputs, event, place, unknown });
+                let s = &mut self.scratch;
+                let growth = std::mem::take(&mut s.growth);
+                let position = |row: &u32| s.positions.get(*row as usize).copied().unwrap_or(0);
+                let positions = s.rows.iter().map(position).collect();
+                let sampled = false;
+                self.flights.push_back(Flight { growth, bucket, outputs, positions, event, sampled, place, unknown });
                 Ok(())
             }
             Err(e) => {
@@ -81,25 +123,17 @@ impl Session {
         self.device_sampling
     }
 
-    /// Waits for the oldest step begun and takes its results.
+    /// Waits for the oldest step begun and takes its results, which [`Session::results`] then returns.
     ///
     /// # Errors
     /// Those of the device. All steps begun are then undone.
-    pub(crate) fn finish(&mut self) -> Result<Rows<'_>> {
+    pub(crate) fn finish(&mut self) -> Result<()> {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
-        let Some(flight) = self.flights.pop_front() else { return Ok(self.results()) };
+        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         if let Err(e) = self.land(&flight) {
-            // The later ones have to end before what they wrote counts as unwritten.
-            let _ = self.executor.backend().synchronize();
-            while let Some(later) = self.flights.pop_back() {
-                self.undo(&later.growth);
-            }
-            self.undo(&flight.growth);
-            // Sequences of the later ones go on: tokens without a state have to be fed again.
-            for (sequence, cached) in self.cached.iter_mut().enumerate() {
-                cached.truncate(self.cache.len(sequence));
-            }
+            self.flights.push_front(flight);
+            self.abandon();
             return Err(e);
         }
         self.scratch.growth = flight.growth;
@@ -109,7 +143,20 @@ impl Session {
                 *token = *chosen;
             }
         }
-        Ok(self.results())
+        Ok(())
+    }
+
+    /// Undoes all steps begun.
+    pub(super) fn abandon(&mut self) {
+        // They have to end before what they wrote counts as unwritten.
+        let _ = self.executor.backend().synchronize();
+        while let Some(flight) = self.flights.pop_back() {
+            self.undo(&flight.growth);
+        }
+        // Their sequences may go on: tokens without a state have to be fed again.
+        for (sequence, cached) in self.cached.iter_mut().enumerate() {
+            cached.truncate(self.cache.len(sequence));
+        }
     }
 
     fn land(&mut self, flight: &Flight) -> Result<()> {
@@ -117,10 +164,10 @@ impl Session {
             return Ok(flight.event.wait()?);
         }
         match &self.chosen {
-            Some(chosen) if flight.bucket.results.has_tokens() => {
+            Some(chosen) if flight.sampled || flight.bucket.results.has_tokens() => {
                 self.scratch.chosen.resize(flight.outputs, 0);
                 chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
-                self.collect_rows(flight.bucket, flight.outputs)
+                if flight.sampled { Ok(()) } else { self.collect_rows(flight.bucket, flight.outputs) }
             }
             _ => self.collect(flight.bucket, flight.outputs),
         }
@@ -132,18 +179,9 @@ impl Session {
         if outputs == 0 || !bucket.results.has_tokens() {
             return Ok(place);
         }
-        let (executor, most) = (&self.executor, [self.options.batch]);
-        let chosen = match &mut self.chosen {
-            Some(chosen) => chosen,
-            none => {
-                let tensor = || Tensor::empty(executor, DType::U32, &most);
-                let chosen = || Ok::<_, LlmError>(Chosen { tokens: tensor()?, next: tensor()? });
-                none.insert([chosen()?, chosen()?])
-            }
-        };
+        let chosen = places(&mut self.chosen, &self.executor, self.options.batch)?;
         if let Some(plan) = self.plans.get(&bucket) {
-            plan.copy_output("chosen", &chosen[place].tokens, 0, outputs)?;
-            plan.copy_output("next", &chosen[place].next, 0, outputs)?;
+            chosen[place].keep(plan, outputs)?;
         }
         Ok(place)
     }
