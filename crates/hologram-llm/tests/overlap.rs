@@ -45,7 +45,7 @@ fn requests(model: &Model, n: usize) -> Vec<Request> {
     let one = |i: usize| {
         let mut request = Request::new(prompt(model, i as u32 / 2, [5, 40, 1, 33, 70, 64, 12][i % 7]));
         request.max_tokens = Some([24, 30, 1, 17, 40][i % 5]);
-        request.ignore_end = i % 3 > 0;
+        request.ignore_end = !i.is_multiple_of(3);
         request.sampling = match i % 2 {
             0 => SamplerConfig::GREEDY,
             _ => SamplerConfig { seed: i as u64, temperature: 1.5, top_k: 0, ..SamplerConfig::default() },
