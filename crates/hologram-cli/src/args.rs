@@ -422,6 +422,9 @@ pub struct BenchArgs {
     pub concurrency: Option<u32>,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// With --concurrency: submit each step only when the results of the one before are known
+    #[arg(long)]
+    pub no_overlap: bool,
     /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
     /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]

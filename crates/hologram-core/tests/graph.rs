@@ -577,3 +577,67 @@ fn large_inputs_are_sent_in_parts() {
     assert!(error.contains("holds at most 262144 elements, not 262145"), "{error}");
     assert!(plan.write_at("table", usize::MAX, &[1.0f32]).is_err());
 }
+
+/// A plan's results become a later run's inputs without the host, in the order of the device's work.
+#[test]
+fn results_become_inputs_on_the_device() -> Result<()> {
+    let executor = cpu();
+    let mut g = Graph::new();
+    let n = g.extent("n", 4);
+    let x = g.input("x", DType::U32, &[n])?;
+    let y = g.input("y", DType::F32, &[Dim::Fixed(2)])?;
+    let sum = g.add(x, x)?;
+    g.output("sum", sum)?;
+    let y = g.add(y, y)?;
+    g.output("y", y)?;
+    let mut plan = g.compile(&executor, &[])?;
+    let kept = Tensor::from_slice(&executor, &[5], &[0u32, 0, 0, 0, 90])?;
+    assert!(plan.copy_output("sum", &kept, 0, 1).is_err(), "nothing has run");
+    plan.write("x", &[1u32, 2, 3, 4])?;
+    plan.run()?;
+    plan.copy_output("sum", &kept, 1, 3)?;
+    // The first two of the next run's inputs are the host's again.
+    plan.write("x", &[10u32, 20, 0, 0])?;
+    plan.write_from("x", 2, &kept, 2, 1)?;
+    plan.write_from("x", 3, &kept, 4, 1)?;
+    plan.run()?;
+    assert_eq!(plan.read::<u32>("sum")?, [20, 40, 8, 180]);
+    let mut first = [0u32; 3];
+    kept.read_into(&mut first)?;
+    assert_eq!((first, kept.to_vec::<u32>()?), ([0, 2, 4], vec![0, 2, 4, 6, 90]));
+    // Only that run's.
+    plan.run()?;
+    assert_eq!(plan.read::<u32>("sum")?, [20, 40, 0, 0]);
+
+    plan.set_extent("n", 2)?;
+    plan.run()?;
+    let bad = [
+        plan.copy_output("sum", &kept, 0, 3).unwrap_err(),
+        plan.copy_output("sum", &kept, 4, 2).unwrap_err(),
+        plan.copy_output("y", &kept, 0, 1).unwrap_err(),
+        plan.copy_output("z", &kept, 0, 1).unwrap_err(),
+        plan.write_from("x", 3, &kept, 0, 2).unwrap_err(),
+        plan.write_from("x", usize::MAX, &kept, 0, 2).unwrap_err(),
+        plan.write_from("x", 0, &kept, 5, 1).unwrap_err(),
+        plan.write_from("y", 0, &kept, 0, 1).unwrap_err(),
+        plan.write_from("x", 0, &kept.slice_step(0, None, None, 2)?, 0, 1).unwrap_err(),
+        kept.read_into(&mut [0u32; 6]).unwrap_err(),
+        kept.read_into(&mut [0f32; 1]).unwrap_err(),
+    ];
+    for (error, part) in bad.iter().zip([
+        "has 2 elements, not 3",
+        "no 2 elements from 4",
+        "dense tensor",
+        "no output named z",
+        "no 2 elements from 3",
+        "no 2 elements",
+        "no 1 elements from 5",
+        "dense tensor",
+        "dense tensor",
+        "has no 24",
+        "cannot be read as f32",
+    ]) {
+        assert!(error.to_string().contains(part), "{error}: {part}");
+    }
+    Ok(())
+}

@@ -15,7 +15,7 @@ use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Ta
 use hologram_isa::{Program, ptx};
 
 use super::blas::{Blas, Functions};
-use super::context::{Context, CudaEvent, Stream};
+use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
@@ -51,14 +51,21 @@ pub struct CudaBackend {
     pub(super) modules: Modules,
     queue: Mutex<Queue>,
     staging: Staging,
-    /// Destination of small reads.
-    reads: Mutex<super::context::Pinned>,
+    reads: Mutex<Reads>,
     /// The stream that records graphs.
     capture: Mutex<Stream>,
     /// The scratch memory of later recordings; earlier ones keep theirs alive.
     scratch: Mutex<Option<Arc<CudaMemory>>>,
     /// The library of matrix products, loaded when a plan first can use it.
     blas: OnceLock<Option<Arc<Blas>>>,
+}
+
+/// Small reads.
+struct Reads {
+    pinned: Pinned,
+    /// For reads that would wait for later work in the queue's stream, and the end of the last.
+    stream: Stream,
+    end: CudaEvent,
 }
 
 /// The contents of a [`Pipeline`] of a native kernel.
@@ -108,7 +115,11 @@ impl CudaBackend {
             allocator,
             memory_cap: options.memory_cap,
             staging: Staging::new(context),
-            reads: Mutex::new(super::context::Pinned::new(context, SLOT)?),
+            reads: Mutex::new(Reads {
+                pinned: Pinned::new(context, SLOT)?,
+                stream: Stream::new(context)?,
+                end: CudaEvent::new(context, false)?,
+            }),
             capture: Mutex::new(Stream::new(context)?),
             scratch: Mutex::new(None),
             blas: OnceLock::new(),
@@ -227,7 +238,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Waits for the queue and copies bytes to the host.
+    /// Waits for the work that uses them and copies bytes to the host.
     fn read(&self, buffer: &Buffer, offset: usize, data: &mut [u8]) -> Result<()> {
         self.context.enter()?;
         let from = range(&self.context, "copy_from_buffer", buffer, offset, data.len(), false)?;
@@ -237,15 +248,25 @@ impl CudaBackend {
             self.allocator.failures().check(bytes)?;
             self.told(self.staging.download(&self.queue, from.address, from.usages, data))?;
         } else {
-            let pinned = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-            let number = self.queue().enqueue(from.usages.iter(), |stream| {
+            let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            let Reads { pinned, stream: beside, end } = &*reads;
+            let copy = |stream: &Stream| {
                 // SAFETY: the range was checked; the pinned memory has SLOT bytes and is this call's until it returns.
                 let code = unsafe {
                     (self.context.driver.cuMemcpyDtoHAsync_v2)(pinned.raw, from.address, data.len(), stream.raw)
                 };
                 self.context.check(code, || format!("copying {} bytes from the device", data.len()))
-            });
-            self.wait_for(self.told(number)?)?;
+            };
+            // Work submitted since does not use the bytes: the host need not wait for it.
+            let earlier = self.queue().read_beside(from.usages, (beside, end), copy);
+            let number = match self.told(earlier)? {
+                Some(number) => self.told(beside.synchronize().map(|()| number)),
+                None => {
+                    let number = self.queue().enqueue(from.usages.iter(), copy);
+                    self.told(number)
+                }
+            };
+            self.wait_for(number?)?;
             self.allocator.failures().check(bytes)?;
             // SAFETY: the device has written these bytes.
             data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });

@@ -210,6 +210,28 @@ impl Queue {
         Ok(())
     }
 
+    /// Puts a copy to the host into another stream, after the last use of the memory, if work that was submitted later
+    /// would hold it up in this one. Returns the number of that use. Work that is submitted from now on waits for the
+    /// copy, of which `end` is the end.
+    pub(super) fn read_beside(
+        &mut self,
+        usages: &[Arc<Usage>],
+        (beside, end): (&Stream, &CudaEvent),
+        copy: impl FnOnce(&Stream) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
+        // An upload under way is known to the compute stream only once that waits for it.
+        let uploaded = usages.iter().map(|u| u.upload.load(Ordering::Relaxed)).max().unwrap_or(0);
+        if last == self.submitted || last + EVENTS <= self.submitted || uploaded > self.uploads_ordered {
+            return Ok(None);
+        }
+        beside.wait_for(&self.events[(last % EVENTS) as usize])?;
+        copy(beside)?;
+        end.record(beside)?;
+        self.compute.wait_for(end)?;
+        Ok(Some(last))
+    }
+
     /// Records that the host has written bytes.
     pub(super) fn written(&mut self, start: u64, bytes: usize) {
         let bytes = start..start + bytes as u64;

@@ -114,7 +114,8 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is out of bounds.
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()>;
 
-    /// Waits for the queue and copies bytes at an offset to the host.
+    /// Waits for the work that uses the buffer and copies bytes at an offset to the host. A device may wait for later
+    /// work as well.
     ///
     /// # Errors
     /// [`BackendError::InvalidArgument`](crate::BackendError::InvalidArgument) when the range is out of bounds; the

@@ -13,8 +13,8 @@
 //! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number depends only on the seed and the position, so runs are reproducible without a generator's state.
-//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p` and penalties; these
-//! require sampling on the host.
+//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p`, which requires sampling
+//! on the host, and without penalties, which the engine lets the device apply before.
 
 pub use hologram_core::ops::philox4x32_10;
 

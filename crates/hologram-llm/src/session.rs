@@ -1,21 +1,28 @@
 //! A running model: its KV cache and the compiled plans of its step.
 
+mod changes;
+mod flight;
 mod snapshots;
 mod sums;
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use hologram_backends::{DType, Extent, KernelName, KernelSpec, Operation, TensorSpec};
-use hologram_core::{Executor, Plan};
+use hologram_core::{Event, Executor, Plan};
 
 use crate::error::{LlmError, Result};
 use crate::kv::{BLOCK_SIZE, KvCache, Prefix};
 use crate::models::decoder::{Bucket, Decoder, Results, SumName};
 use crate::sampling::{Sampler, SamplerConfig};
 use crate::snapshot::Identity;
+
+use changes::Sampling;
+pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange, within};
+use flight::{Chosen, Flight};
+pub(crate) use flight::{Gives, NEXT, Next};
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +104,12 @@ pub struct Session {
     /// The bucket of the last step's plan.
     last: Option<Bucket>,
     scratch: Scratch,
+    /// Steps begun and not finished, the oldest first.
+    flights: VecDeque<Flight>,
+    /// What the device has chosen in the last two of them.
+    chosen: Option<[Chosen; 2]>,
+    /// The plans of steps that are sampled apart.
+    sampling: Sampling,
 }
 
 /// A compiled step.
@@ -218,6 +231,9 @@ impl Session {
             last: None,
             device_sampling,
             scratch,
+            flights: VecDeque::new(),
+            chosen: None,
+            sampling: Sampling::default(),
         })
     }
 
@@ -352,12 +368,22 @@ impl Session {
     /// As [`Session::feed_inputs`].
     pub(crate) fn rows(&mut self, inputs: &[Input<'_>], configs: &[SamplerConfig], logits: bool) -> Result<Rows<'_>> {
         self.set_inputs(inputs);
-        self.run(match (self.device_sampling, logits) {
+        self.run(self.output(configs, logits))?;
+        Ok(self.results())
+    }
+
+    /// What a step gives that samples with these settings.
+    fn output<'a>(&self, configs: &'a [SamplerConfig], logits: bool) -> Output<'a> {
+        match (self.device_sampling, logits) {
             (true, true) => Output::Both(configs),
             (true, false) => Output::Tokens(configs),
             (false, _) => Output::Logits,
-        })?;
-        Ok(Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] })
+        }
+    }
+
+    /// The outputs of the step finished last.
+    pub(crate) fn results(&self) -> Rows<'_> {
+        Rows { chosen: &self.scratch.chosen, logits: &self.scratch.logits[..self.scratch.filled] }
     }
 
     /// The KV cache.
@@ -382,10 +408,10 @@ impl Session {
         }
     }
 
-    /// Saves the states of a sequence, whose tokens are whole blocks, under the hash of the last; see
+    /// Saves the states of a sequence after `len` tokens, whole blocks, under the hash of the last; see
     /// [`KvCache::save_state`].
-    pub(crate) fn save_state(&mut self, sequence: usize, hash: u128) {
-        self.cache.save_state(sequence, hash);
+    pub(crate) fn save_state(&mut self, sequence: usize, hash: u128, len: usize) {
+        self.cache.save_state(sequence, hash, len);
     }
 
     /// Starts a sequence with the prefix of `tokens` that other sequences computed.
@@ -462,7 +488,7 @@ impl Session {
             self.run(Output::Logits).and_then(|()| self.choose_on_host(sampler))
         };
         if chosen.is_err() {
-            self.undo();
+            self.undo_run();
         }
         chosen
     }
@@ -489,9 +515,16 @@ impl Session {
         }
     }
 
-    /// Truncates the sequences to their state before the last run. A lost device is reported by the next run.
-    fn undo(&mut self) {
-        for (sequence, growth) in self.scratch.growth.iter().enumerate() {
+    /// Truncates the sequences to their state before the last run.
+    fn undo_run(&mut self) {
+        let growth = std::mem::take(&mut self.scratch.growth);
+        self.undo(&growth);
+        self.scratch.growth = growth;
+    }
+
+    /// Truncates the sequences to their state before a run. A lost device is reported by the next run.
+    fn undo(&mut self, growth: &[Growth]) {
+        for (sequence, growth) in growth.iter().enumerate() {
             if self.cache.has_states() && growth.added > 0 {
                 // A step that failed may have written the states before it, too: slots are used again.
                 self.cache.truncate(sequence, 0);
@@ -519,7 +552,7 @@ impl Session {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
         self.add_lost();
-        self.check()?;
+        self.check(&[])?;
         let (count, batch) = (self.scratch.input.len(), self.options.batch);
         for start in (0..count).step_by(batch) {
             let step = start..(start + batch).min(count);
@@ -529,12 +562,13 @@ impl Session {
                 wanted.partition_point(|at| *at < step.start)..wanted.partition_point(|at| *at < step.end)
             };
             let wait = last && outputs.is_empty();
-            let done = self.step(step, outputs, output).and_then(|()| match wait {
+            let requested = outputs.len();
+            let done = self.step(step, outputs, output, &[]).and_then(|(bucket, _)| match wait {
                 true => Ok(self.executor.backend().synchronize()?),
-                false => Ok(()),
+                false => self.collect(bucket, requested),
             });
             if let Err(e) = done {
-                self.undo();
+                self.undo_run();
                 return Err(e);
             }
         }
@@ -562,8 +596,8 @@ impl Session {
         }
     }
 
-    /// Checks the input tokens and counts how the sequences grow.
-    fn check(&mut self) -> Result<()> {
+    /// Checks the input tokens and counts how the sequences grow. `next`: those that the device has chosen.
+    fn check(&mut self, next: &[Next]) -> Result<()> {
         if self.decoder.config.bidirectional {
             return Err(LlmError::Encoder { path: self.decoder.config.name.clone().into() });
         }
@@ -577,7 +611,8 @@ impl Session {
                 let reason = format!("{sequence} does not exist; there are {sequences}, counted from 0");
                 return Err(LlmError::Option { option: "sequence", reason });
             };
-            if *token as usize >= vocab {
+            let chosen = *token == NEXT && next.iter().any(|next| next.sequence == *sequence);
+            if *token as usize >= vocab && !chosen {
                 let reason = format!("must be below {vocab}, the size of the vocabulary, but one is {token}");
                 return Err(LlmError::Option { option: "tokens", reason });
             }
@@ -589,9 +624,16 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the graph once: appends `range` of the input tokens and stores the outputs `wanted`, a range of those of
-    /// the run.
-    fn step(&mut self, range: Range<usize>, wanted: Range<usize>, output: Output<'_>) -> Result<()> {
+    /// Submits a run of the graph: appends `range` of the input tokens and computes the outputs `wanted`, a range of
+    /// those of the run. `next` are the input tokens that the device has chosen in the step before. Returns the plan's
+    /// bucket and the end of the run.
+    fn step(
+        &mut self,
+        range: Range<usize>,
+        wanted: Range<usize>,
+        output: Output<'_>,
+        next: &[Next],
+    ) -> Result<(Bucket, Event)> {
         let requested = wanted.len();
         // Sums are over all tokens of a plan.
         let exact = matches!(output, Output::Sums);
@@ -610,7 +652,7 @@ impl Session {
             list.clear();
         }
         for (sequence, token) in input {
-            s.ids.push(*token);
+            s.ids.push(if *token == NEXT { 0 } else { *token });
             s.sequences.push(*sequence as u32);
             s.positions.push(self.cache.len(*sequence) as u32);
             s.slots.push(self.cache.append(*sequence)?);
@@ -683,13 +725,30 @@ impl Session {
             plan.write("sampling_numbers", &s.numbers)?;
             plan.write("sampling_words", &s.words)?;
         }
-        plan.run()?;
+        if let (Some(chosen), false) = (&self.chosen, next.is_empty()) {
+            let place = self.flights.back().map_or(0, |flight| flight.place);
+            flight::write_next(plan, input, next, &chosen[place].next)?;
+        }
+        Ok((bucket, plan.submit()?))
+    }
+
+    /// Waits for a run of a plan and stores its outputs behind those stored.
+    fn collect(&mut self, bucket: Bucket, requested: usize) -> Result<()> {
+        let (results, s) = (bucket.results, &mut self.scratch);
+        let Some(StepPlan { plan, .. }) = self.plans.get(&bucket) else { return Ok(()) };
         if results.has_tokens() {
             let from = s.chosen.len();
             s.chosen.resize(from + requested, 0);
             plan.read_into("chosen", &mut s.chosen[from..])?;
         }
-        if let Some((name, width)) = results.rows(&self.decoder.config).filter(|_| requested > 0) {
+        self.collect_rows(bucket, requested)
+    }
+
+    /// As [`Session::collect`], of logits and hidden states alone.
+    fn collect_rows(&mut self, bucket: Bucket, requested: usize) -> Result<()> {
+        let s = &mut self.scratch;
+        let Some(StepPlan { plan, .. }) = self.plans.get(&bucket) else { return Ok(()) };
+        if let Some((name, width)) = bucket.results.rows(&self.decoder.config).filter(|_| requested > 0) {
             let end = s.filled + requested * width;
             // Not cleared between calls: that would write half a megabyte per token.
             s.logits.resize(end.max(s.logits.len()), 0.0);

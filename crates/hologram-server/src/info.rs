@@ -55,6 +55,7 @@ fn of_loaded(served: &Served) -> Map<String, Value> {
             "step_tokens": options.step_tokens,
             "max_waiting": options.max_waiting,
             "deterministic": options.deterministic,
+            "overlap": options.overlap,
             "prefix_cache": options.prefix_cache,
             "block_tokens": stats.block_tokens,
             "blocks": stats.blocks_total,

@@ -180,8 +180,8 @@ fn write(rows: &[Row]) -> String {
         ("vllm:spec_decode_num_accepted_tokens_total", "Guesses that were right", |r| r.stats.accepted_tokens as f64),
         ("hologram:requests_failed_total", "Requests that failed", |r| r.stats.failed as f64),
         ("hologram:requests_cancelled_total", "Requests whose client left", |r| r.stats.cancelled as f64),
-        ("hologram:step_seconds_total", "Time of steps on the device", |r| r.stats.step_time.as_secs_f64()),
-        ("hologram:host_seconds_total", "Time between steps", |r| r.stats.host_time.as_secs_f64()),
+        ("hologram:step_seconds_total", "Time while a step was on the device", |r| r.stats.step_time.as_secs_f64()),
+        ("hologram:host_seconds_total", "Time without a step while sequences ran", |r| r.stats.host_time.as_secs_f64()),
     ];
     for (name, help, value) in counters {
         head(name, help, "counter", &mut out);

@@ -189,11 +189,14 @@ pub static TABLE: &[Row] = &[
     row(Method::GET, "/metrics", |_| Route::Metrics, "Metrics in Prometheus's form, with vLLM's names"),
     row(Method::GET, "/openapi.json", |_| Route::OpenApi, "This document"),
     row(Method::GET, "/v1/models", |_| Route::Models, "The models"),
+    row(Method::GET, "/models", |_| Route::Models, "The same, as llama.cpp's clients call it"),
     row(Method::GET, "/v1/models/{model}", |name| Route::Model(name.into()), "A model"),
     row(Method::POST, "/v1/chat/completions", |_| Route::Chat, "Continues a conversation"),
+    row(Method::POST, "/chat/completions", |_| Route::Chat, "The same, as llama.cpp's clients call it"),
     row(Method::POST, "/v1/completions", |_| Route::Completions, "Continues texts"),
     row(Method::POST, "/v1/embeddings", |_| Route::Embeddings, "The vectors of texts"),
     row(Method::POST, "/v1/responses", |_| Route::Responses, "Continues a conversation, as items"),
+    row(Method::POST, "/responses", |_| Route::Responses, "The same, as llama.cpp's clients call it"),
     row(Method::POST, "/v1/messages", |_| Route::Messages, "Continues a conversation, in Anthropic's form"),
     row(Method::POST, "/v1/messages/count_tokens", |_| Route::CountTokens, "The number of tokens of a conversation"),
     row(Method::POST, "/api/chat", |_| Route::OllamaChat, "Continues a conversation, in Ollama's form"),
@@ -332,6 +335,7 @@ mod tests {
         assert_eq!(status(Method::GET, "/v1/models/a/b"), Ok(Route::Model("a/b".into())));
         assert_eq!(status(Method::POST, "/v1/models/a"), Err(405));
         assert_eq!(status(Method::GET, "/v1/chat/completions"), Err(405));
+        assert_eq!(status(Method::POST, "/chat/completions"), Ok(Route::Chat));
         assert_eq!(status(Method::GET, "/v1/models/"), Err(404));
         assert_eq!(status(Method::GET, "/"), Ok(Route::Page(0)));
         assert_eq!(status(Method::GET, "/page"), Err(404));

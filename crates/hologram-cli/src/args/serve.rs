@@ -101,6 +101,9 @@ pub struct ServeArgs {
     /// loaded by its first request, and the first serves requests without a name
     #[arg(short, long, value_name = "MODEL")]
     pub model: Vec<PathBuf>,
+    /// Load the model before the server listens: for clients that take a server that is alive for one that is ready
+    #[arg(long)]
+    pub load_first: bool,
     /// Models in memory at once; another one waits until the one that was unused for longest is idle [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_loaded: Option<u32>,
@@ -183,6 +186,9 @@ pub struct ServeArgs {
     pub deterministic: bool,
     #[command(flatten)]
     pub speculation: SpeculationArgs,
+    /// Submit each step to the device only when the results of the one before are known
+    #[arg(long)]
+    pub no_overlap: bool,
     /// Compute every prompt anew instead of reusing beginnings that were computed before
     #[arg(long)]
     pub no_prefix_cache: bool,

@@ -35,8 +35,11 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if args.model.given().is_some_and(|m| m == Path::new("ops") && !m.exists()) {
         return usage("give the options of `bench ops` after it: hologram bench ops [OPTIONS]");
     }
-    let of_engine =
-        [("--speculate", args.speculation.speculate.is_some()), ("--draft", args.speculation.draft.is_some())];
+    let of_engine = [
+        ("--speculate", args.speculation.speculate.is_some()),
+        ("--draft", args.speculation.draft.is_some()),
+        ("--no-overlap", args.no_overlap),
+    ];
     if let (None, Some((option, _))) = (args.concurrency, of_engine.iter().rfind(|option| option.1)) {
         return usage(format!("{option} needs --concurrency, which measures the engine"));
     }

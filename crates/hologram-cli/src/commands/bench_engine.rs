@@ -49,6 +49,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     options.max_sequences = users as usize;
     options.max_waiting = users as usize;
     options.max_waiting_tokens = usize::MAX;
+    options.overlap &= !args.no_overlap;
     options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, model.executor())?;
     let engine = Engine::with_draft(model.clone(), options, draft.as_ref())?;
@@ -90,6 +91,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
             "first_token_ms": {"p50": first_50, "p99": first_99},
             "gap_ms": {"p50": gap_50, "p99": gap_99},
             "steps": steps,
+            "overlapped_steps": stats.overlapped_steps - before.overlapped_steps,
             "host_us_per_step": host * 1e6,
             "guessed_tokens": stats.guessed_tokens - before.guessed_tokens,
             "accepted_tokens": stats.accepted_tokens - before.accepted_tokens,
@@ -109,7 +111,12 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     if guessed > 0 {
         writeln!(out, "{right:>10} of {guessed} guessed tokens were right")?;
     }
-    writeln!(out, "{:>10.1} us a step outside of the model, {steps} steps", host * 1e6)?;
+    let overlapped = stats.overlapped_steps - before.overlapped_steps;
+    writeln!(
+        out,
+        "{:>10.1} us a step without work for the device, {steps} steps, {overlapped} overlapped",
+        host * 1e6
+    )?;
     Ok(())
 }
 

@@ -73,16 +73,27 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         return usage(format!("--slot-save-path: {} is no folder", folder.display()));
     }
     let max_loaded = serve_models::max_loaded(args, entries.len());
-    // It tells that it is alive while the model loads.
+    let names: Vec<String> = entries.iter().map(|entry| printable(&entry.names[0], NAME)).collect();
+    let load = || {
+        let executor = args.device.open()?;
+        Ok::<_, anyhow::Error>((serve_models::sources(args, entries, &executor)?, executor))
+    };
+    let (mut load, mut loaded) = (Some(load), None);
+    if args.load_first {
+        loaded = load.take().map(|load| load()).transpose()?;
+    }
+    // Else it tells that it is alive while the model loads.
     let server =
         Server::start(Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, slot_folder, limits });
     let server = server.with_context(|| match &args.unix_socket {
         Some(path) => format!("cannot listen on {}", path.display()),
         None => format!("cannot listen on {}, port {}", args.host, args.port),
     })?;
-    let executor = args.device.open()?;
-    let names: Vec<String> = entries.iter().map(|entry| printable(&entry.names[0], NAME)).collect();
-    server.offer(serve_models::sources(args, entries, &executor)?);
+    if let Some(load) = load {
+        loaded = Some(load()?);
+    }
+    let Some((sources, executor)) = loaded else { return Ok(()) };
+    server.offer(sources);
     tell(&names, &executor, args.log.is_some());
     let addresses: Vec<String> = server.addresses().iter().map(|address| openable(address)).collect();
     writeln!(std::io::stdout(), "{}", addresses.join(" "))?;

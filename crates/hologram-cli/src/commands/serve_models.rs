@@ -144,6 +144,7 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     options.engines = *max_loaded;
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
     options.deterministic = args.deterministic;
+    options.overlap &= !args.no_overlap;
     options.prefix_cache = !args.no_prefix_cache;
     options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, executor)?;

@@ -92,7 +92,7 @@ pub struct Text<'a> {
 }
 
 enum Source<'a> {
-    Engine { engine: &'a Engine, events: Events, before: EngineStats },
+    Engine { engine: &'a Engine, events: Events, before: Box<EngineStats> },
     Steps(Box<Generation<'a>>),
 }
 
@@ -102,7 +102,7 @@ impl<'a> Text<'a> {
     /// # Errors
     /// When the request is invalid or the prompt is longer than the context.
     pub fn of_engine(engine: &'a Engine, request: Request, interrupted: &'a AtomicBool) -> anyhow::Result<Text<'a>> {
-        let before = engine.stats();
+        let before = Box::new(engine.stats());
         let prompt = request.prompt.len();
         let events = engine.submit(request).map_err(|e| match e {
             SubmitError::ContextFull { prompt, context } if prompt > context => {

@@ -10,7 +10,7 @@ use super::compile::Compiled;
 use super::elsewhere::BoundPart;
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
-use crate::tensor::{Element, bytes_of, bytes_of_mut};
+use crate::tensor::{Element, Tensor, bytes_of, bytes_of_mut};
 
 /// A graph compiled for one device and one bucket of extents.
 ///
@@ -39,6 +39,8 @@ pub struct Plan {
     /// nothing for them.
     values: Vec<u32>,
     inputs: Vec<InputSlot>,
+    /// Elements of inputs that the device copies from tensors before the next run.
+    copies: Vec<InputCopy>,
     arena: Buffer,
     outputs: Vec<OutputSlot>,
     /// Whether the plan has run, so that the outputs have content.
@@ -63,6 +65,15 @@ impl Event {
     pub fn wait(&self) -> Result<()> {
         Ok(self.executor.backend().wait(self.event)?)
     }
+}
+
+/// Bytes that the device copies from a tensor into the step block.
+struct InputCopy {
+    from: Tensor,
+    from_offset: usize,
+    /// The offset in the step block.
+    to: usize,
+    bytes: usize,
 }
 
 /// Where an input lies in the step block.
@@ -111,6 +122,7 @@ impl Plan {
             extents,
             values,
             inputs,
+            copies: Vec::new(),
             arena,
             outputs,
             has_run: false,
@@ -188,6 +200,42 @@ impl Plan {
         Ok(())
     }
 
+    /// Lets the device set elements of an input before the next run, and only before that: `count` of them from `first`
+    /// on, as elements `from..` of a dense tensor of the same type then are. Work submitted before may still be
+    /// computing them: the host does not wait.
+    ///
+    /// # Errors
+    /// When there is no such input, its elements are of another type, or a range is out of bounds.
+    pub fn write_from(&mut self, name: &str, first: usize, tensor: &Tensor, from: usize, count: usize) -> Result<()> {
+        let slot = self.inputs.iter().find(|i| i.name == name);
+        let slot = slot.ok_or_else(|| CoreError::Run(format!("there is no input named {name}")))?;
+        let (bytes, from_offset) = elements_of(tensor, slot.spec.format, from, count)?;
+        let at = first.saturating_mul(bytes / count.max(1));
+        if at.saturating_add(bytes) > slot.spec.max_bytes() {
+            return Err(CoreError::Run(format!("input {name} has no {count} elements from {first} on")));
+        }
+        self.copies.push(InputCopy { from: tensor.clone(), from_offset, to: slot.offset + at, bytes });
+        Ok(())
+    }
+
+    /// Copies the first `count` elements of an output to the elements `from..` of a dense tensor of the same type, on
+    /// the device and in the order of its work: the host does not wait.
+    ///
+    /// # Errors
+    /// When there was no run, there is no such output, its elements are of another type, or a range is out of bounds.
+    pub fn copy_output(&self, name: &str, tensor: &Tensor, from: usize, count: usize) -> Result<()> {
+        let slot = self.output(name)?;
+        if !self.has_run {
+            return Err(CoreError::Run(format!("output {name} is read before the first run")));
+        }
+        let (bytes, to) = elements_of(tensor, slot.spec.format, from, count)?;
+        let have = self.output_len(name)?;
+        if count > have {
+            return Err(CoreError::Run(format!("output {name} has {have} elements, not {count}")));
+        }
+        Ok(self.executor.backend().copy_buffer(&self.arena, slot.offset, &tensor.buffer, to, bytes)?)
+    }
+
     /// Sets a run-time extent.
     ///
     /// # Errors
@@ -225,9 +273,15 @@ impl Plan {
 
     fn enqueue(&mut self) -> Result<hologram_backends::Event> {
         let executor = self.executor.clone();
+        let copies = std::mem::take(&mut self.copies);
         let _run = executor.run_span(self.launches());
         if !(self.extents.is_empty() && self.inputs.is_empty()) {
             self.send()?;
+        }
+        for InputCopy { from, from_offset, to, bytes } in copies {
+            // The next run's elements are the host's again.
+            self.changed.push(to..to + bytes);
+            executor.backend().copy_buffer(&from.buffer, from_offset, &self.step, to, bytes)?;
         }
         let mut event = executor.backend().submit(&self.list)?;
         if !self.parts.is_empty() {
@@ -379,4 +433,24 @@ impl Plan {
         let slot = self.outputs.iter().find(|o| o.name == name);
         slot.ok_or_else(|| CoreError::Run(format!("there is no output named {name}")))
     }
+}
+
+/// The bytes of `count` elements of a tensor, and the offset of element `first` in its buffer.
+fn elements_of(tensor: &Tensor, format: DType, first: usize, count: usize) -> Result<(usize, usize)> {
+    let fail = |reason: String| Err(CoreError::Run(reason));
+    let DType::Plain(ty) = format else {
+        return fail(format!("elements of {} are not copied one by one", format.name()));
+    };
+    if tensor.dtype() != format || tensor.strides.is_some() {
+        return fail(format!(
+            "a copy of {} elements takes a dense tensor of them, not one of {}",
+            ty,
+            tensor.dtype().name()
+        ));
+    }
+    let (offset, bytes) = (first.saturating_mul(ty.size()), count.saturating_mul(ty.size()));
+    if offset.saturating_add(bytes) > tensor.bytes() {
+        return fail(format!("a tensor of {} bytes has no {count} elements from {first} on", tensor.bytes()));
+    }
+    Ok((bytes, tensor.offset + offset))
 }

@@ -198,6 +198,22 @@ impl Tensor {
         Ok(out)
     }
 
+    /// Waits for the work that uses the tensor and copies its first elements to the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`]; when the tensor is a view or has fewer elements.
+    pub fn read_into<T: Element>(&self, out: &mut [T]) -> Result<()> {
+        if self.format != DType::Plain(T::TYPE) || self.strides.is_some() {
+            let kind = if self.strides.is_some() { "view" } else { "tensor" };
+            return Err(CoreError::Tensor(format!("a {kind} of {} cannot be read as {}", self.format.name(), T::TYPE)));
+        }
+        let out = bytes_of_mut(out);
+        if out.len() > self.bytes() {
+            return Err(CoreError::Tensor(format!("a tensor of {} bytes has no {}", self.bytes(), out.len())));
+        }
+        Ok(self.executor.backend().copy_from_buffer(&self.buffer, self.offset, out)?)
+    }
+
     /// Declares the content valid although an operation failed that should have changed it in place. The caller must
     /// know which part that operation should have changed, and must not read this part before writing it anew.
     ///

@@ -174,9 +174,18 @@ impl Grammar {
         Grammar { matcher: self.matcher.deep_clone() }
     }
 
+    /// The tokens that can follow: a bit for each, the lowest first in each word.
+    pub fn bits(&mut self) -> Result<Vec<u32>, String> {
+        Ok(self.allowed()?.as_slice().to_vec())
+    }
+
+    fn allowed(&mut self) -> Result<SimpleVob, String> {
+        guarded(|| self.matcher.compute_mask_or_eos().map_err(|e| sentence(&e.to_string())))
+    }
+
     /// Forbids all tokens that cannot follow.
     pub fn mask(&mut self, logits: &mut [f32]) -> Result<(), String> {
-        let mask: SimpleVob = guarded(|| self.matcher.compute_mask_or_eos().map_err(|e| sentence(&e.to_string())))?;
+        let mask = self.allowed()?;
         for (logit, id) in logits.iter_mut().zip(0..) {
             if !mask.is_allowed(id) {
                 *logit = f32::NEG_INFINITY;

@@ -32,6 +32,7 @@ mod sequence;
 mod snapshots;
 mod speculate;
 mod stats;
+mod step;
 mod worker;
 
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -40,6 +40,14 @@ pub struct EngineOptions {
     pub deterministic: bool,
     /// Whether tokens are guessed and computed together.
     pub speculation: Speculation,
+    /// Whether a step is submitted before the results of the one before are known, of the tokens that the device has
+    /// chosen itself. Texts are the same. On a device that works beside the host it never waits for the host; on
+    /// others a text that ends costs a token more. Needs a device that samples, and steps without guesses and without
+    /// requests whose tokens the host chooses.
+    pub overlap: bool,
+    /// Whether tokens are sampled on the device where possible; see
+    /// [`SessionOptions::device_sampling`](crate::SessionOptions::device_sampling).
+    pub device_sampling: Option<bool>,
     /// Events that a request's reader may leave unread before its sequence pauses.
     pub unread_events: usize,
     /// How long a sequence pauses for its reader before it is cancelled.
@@ -60,6 +68,7 @@ impl EngineOptions {
         let context = model.config().context.min(limit).clamp(1, 8192);
         EngineOptions {
             step_tokens: if gpu { 2048 } else { 256 },
+            overlap: gpu,
             ..EngineOptions::of_sizes(if gpu { 256 } else { 16 }, context)
         }
     }
@@ -78,6 +87,8 @@ impl EngineOptions {
             prefix_cache: true,
             deterministic: false,
             speculation: Speculation::Auto,
+            overlap: false,
+            device_sampling: None,
             unread_events: 64,
             slow_reader: Duration::from_secs(30),
         }

@@ -1,5 +1,6 @@
 //! A request that runs: its tokens, the text so far, and what it sends to its reader.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tracing::Span;
@@ -7,8 +8,8 @@ use tracing::Span;
 use crate::error::LlmError;
 use crate::generate::Finish;
 use crate::model::Model;
-use crate::sampling::Sampler;
-use crate::session::NO_TOKEN;
+use crate::sampling::{RECENT, Sampler};
+use crate::session::{Change, MAX_ENTRIES, NO_TOKEN, TokenChange};
 use crate::stop::StopFilter;
 use crate::tokenizer::{TokenDecoder, Tokenizer};
 
@@ -24,6 +25,8 @@ pub(super) struct Sequence {
     pub number: u64,
     pub request: Request,
     grammar: Option<Grammar>,
+    /// What the constraint allows next, if the device is to sample by it.
+    mask: Option<Result<Vec<u32>, String>>,
     pub sender: Sender,
     /// The prompt and the generated tokens.
     pub tokens: Vec<u32>,
@@ -35,6 +38,8 @@ pub(super) struct Sequence {
     /// The hash of the latest saved state of the generated text.
     pub text_state: Option<u128>,
     pub preemptions: u32,
+    /// The latest step in flight that computes it.
+    pub flying: Option<Flying>,
     /// Since when it pauses for its reader.
     pub paused: Option<Instant>,
     /// What its text repeats, and how well a draft model guesses it.
@@ -52,12 +57,25 @@ pub(super) struct Sequence {
     pub span: Span,
 }
 
+/// A sequence's part of a step in flight.
+pub(super) struct Flying {
+    /// The step, by its number.
+    pub step: u64,
+    /// The first token that it computes.
+    pub from: usize,
+    /// The output of the step that is the sequence's next token, if it has one.
+    pub output: Option<usize>,
+}
+
 /// How a sequence ended, as its reader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Finished,
     Failed,
 }
+
+/// More end tokens than any model has with those of a request.
+const MAX_ENDS: usize = 256;
 
 /// Preempted this many times, a sequence is preempted only if no other can be.
 const MAX_PREEMPTIONS: u32 = 3;
@@ -70,6 +88,7 @@ impl Sequence {
         Sequence {
             number,
             grammar,
+            mask: None,
             sender,
             tokens: request.prompt.clone(),
             slot: 0,
@@ -77,6 +96,7 @@ impl Sequence {
             published: 0,
             text_state: None,
             preemptions: 0,
+            flying: None,
             paused: None,
             lookup: Lookup::default(),
             draft: DraftRate::default(),
@@ -119,6 +139,18 @@ impl Sequence {
         self.limit.0 - self.generated().min(self.limit.0)
     }
 
+    /// Its tokens once the step in flight is finished.
+    pub fn expected(&self) -> usize {
+        self.tokens.len() + usize::from(self.flying.as_ref().is_some_and(|flying| flying.output.is_some()))
+    }
+
+    /// The output of the step in flight that a next step can take as input, unseen: the sequence goes on after it,
+    /// unless the text happens to end there.
+    pub fn next_output(&self) -> Option<usize> {
+        let output = self.flying.as_ref()?.output?;
+        (self.left() > 1).then_some(output)
+    }
+
     /// The time at which it ends unfinished.
     pub fn deadline(&self) -> Option<Instant> {
         self.submitted.checked_add(self.request.timeout?)
@@ -131,14 +163,62 @@ impl Sequence {
 
     /// Whether its next token needs logits on the host. Otherwise the device can sample it.
     pub fn needs_logits(&self) -> bool {
-        self.request.logprobs.is_some() || self.wants_prompt_logprobs() || self.chosen_by_host()
+        let r = &self.request;
+        let entries = r.logit_bias.len() + RECENT + if self.is_early() { MAX_ENDS } else { 0 };
+        r.logprobs.is_some() || self.wants_prompt_logprobs() || r.sampling.typical_p != 1.0 || entries > MAX_ENTRIES
     }
 
-    /// Whether the host samples its next token.
-    pub fn chosen_by_host(&self) -> bool {
+    /// Whether the logits are changed before its next token is sampled.
+    pub fn changes_logits(&self) -> bool {
         let r = &self.request;
-        let changes_logits = !r.logit_bias.is_empty() || self.grammar.is_some() || self.generated() < r.min_tokens;
-        changes_logits || !r.sampling.fits_device()
+        !r.logit_bias.is_empty() || self.grammar.is_some() || self.is_early() || r.sampling.penalises()
+    }
+
+    /// Whether the host samples its next token, unless the device changes the logits too.
+    pub fn chosen_by_host(&self) -> bool {
+        self.changes_logits() || !self.request.sampling.fits_device()
+    }
+
+    /// Whether the text may not end yet.
+    fn is_early(&self) -> bool {
+        self.generated() < self.request.min_tokens
+    }
+
+    /// Whether [`Sequence::find_mask`] has something to do.
+    pub fn has_constraint(&self) -> bool {
+        self.grammar.is_some()
+    }
+
+    /// Finds the tokens that the constraint allows next.
+    pub fn find_mask(&mut self) {
+        self.mask = self.grammar.as_mut().map(Grammar::bits);
+    }
+
+    /// What the device is to change in the logits of its next token.
+    pub fn change(&self, model: &Model) -> Change {
+        let (r, vocab) = (&self.request, model.config().vocab);
+        let mut entries: BTreeMap<u32, TokenChange> = BTreeMap::new();
+        let mut change = |id: u32, change: &dyn Fn(&mut TokenChange)| {
+            if (id as usize) < vocab {
+                change(entries.entry(id).or_insert(TokenChange::none(id)));
+            }
+        };
+        for (id, bias) in &r.logit_bias {
+            change(*id, &|entry| entry.bias += bias);
+        }
+        if self.is_early() {
+            r.ends(model).for_each(|id| change(id, &|entry| entry.bias = f32::NEG_INFINITY));
+        }
+        if r.sampling.penalises() {
+            let mut recent = self.tokens[self.tokens.len().saturating_sub(RECENT)..].to_vec();
+            recent.sort_unstable();
+            for same in recent.chunk_by(|a, b| a == b) {
+                let less = r.sampling.presence_penalty + same.len() as f32 * r.sampling.frequency_penalty;
+                change(same[0], &|entry| (entry.repeat, entry.less) = (r.sampling.repeat_penalty, less));
+            }
+        }
+        let mask = self.mask.as_ref().and_then(|mask| mask.as_ref().ok());
+        Change { entries: entries.into_values().collect(), mask: mask.cloned() }
     }
 
     /// Takes the logits of tokens of the prompt from `start` on.
@@ -157,7 +237,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the result for the last token: the device's choice or the logits. Returns how the sequence ended, if it
+    /// Takes the result for the last token: the device's choice, or else the logits. Returns how the sequence ended, if it
     /// did.
     pub fn take(
         &mut self,
@@ -175,7 +255,7 @@ impl Sequence {
         };
         self.first_token.get_or_insert_with(Instant::now);
         let tokenizer = model.tokenizer().ok();
-        let early = self.generated() < self.request.min_tokens;
+        let early = self.is_early();
         self.tokens.push(id);
         if !early && self.is_end(id, model) {
             return Some(self.finish(Finish::EndOfText, None));
@@ -222,12 +302,15 @@ impl Sequence {
         let position = self.tokens.len() as u64;
         let fail = |e: LlmError| Failure::Step { reason: e.to_string() };
         let invalid = || fail(LlmError::Logits { position, reason: NO_TOKEN.into() });
-        if let (Some(id), false) = (chosen, self.chosen_by_host()) {
+        if let Some(Err(reason)) = self.mask.take() {
+            return Err(Failure::Constraint { reason });
+        }
+        if let Some(id) = chosen {
             return if (id as usize) < model.config().vocab { Ok(id) } else { Err(invalid()) };
         }
         let Some(logits) = logits else { return Err(invalid()) };
         sampler.set_config(self.request.sampling);
-        let early = self.generated() < self.request.min_tokens;
+        let early = self.is_early();
         if self.request.logit_bias.is_empty() && self.grammar.is_none() && !early {
             return sampler.sample_after(logits, &self.tokens, position).map_err(fail);
         }

@@ -42,9 +42,11 @@ pub struct EngineStats {
     pub accepted_tokens: u64,
     /// Steps run.
     pub steps: u64,
+    /// Those that were submitted before the results of the one before were known.
+    pub overlapped_steps: u64,
     /// Tokens computed in all steps.
     pub step_tokens: u64,
-    /// Time in steps on the device, from their inputs to their outputs.
+    /// Time while a step was submitted and not finished.
     pub step_time: Duration,
     /// Time for everything else while sequences ran.
     pub host_time: Duration,

@@ -1,5 +1,6 @@
 //! The engine's thread: it owns the session, and plans and runs its steps.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use crate::generate::Finish;
 use crate::kv::{BLOCK_SIZE, Prefix, PrefixHasher};
 use crate::model::Model;
 use crate::sampling::{Sampler, SamplerConfig};
-use crate::session::{Input, Logits, Session, SessionOptions};
+use crate::session::{Logits, Session, SessionOptions};
 
 use super::draft::{Draft, Wanted};
 use super::events::Failure;
@@ -19,6 +20,7 @@ use super::request::Request;
 use super::sequence::{End, Sequence};
 use super::speculate::{Guesses, MAX_GUESSES, Pace, Speculation};
 use super::stats::EngineStats;
+use super::step::{Flight, Item};
 use super::{Shared, lock};
 
 /// A text that ended in a slot.
@@ -28,13 +30,13 @@ pub(super) struct Last {
 }
 
 pub(super) struct Worker {
-    model: Arc<Model>,
+    pub model: Arc<Model>,
     pub options: EngineOptions,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     pub session: Session,
     pub hasher: PrefixHasher,
     /// Sequences in slots of the session, in the order in which they run.
-    running: Vec<Sequence>,
+    pub running: Vec<Sequence>,
     /// Sequences that wait for blocks to be computed again, in the same order.
     preempted: Vec<Sequence>,
     /// Free slots.
@@ -42,38 +44,21 @@ pub(super) struct Worker {
     /// The last text that ended in each slot.
     pub last: Vec<Option<Last>>,
     /// The next step.
-    step: Vec<Item>,
-    sampler: Sampler,
-    stats: EngineStats,
+    pub step: Vec<Item>,
+    /// The steps submitted and not finished, the oldest first.
+    pub flights: VecDeque<Flight>,
+    /// Steps submitted.
+    pub submitted: u64,
+    /// When the last span of time ended that is counted.
+    pub mark: Instant,
+    pub sampler: Sampler,
+    /// Threads that find the masks of constraints.
+    pub mask_threads: usize,
+    pub stats: EngineStats,
     draft: Option<Draft>,
-    pace: Pace,
+    pub pace: Pace,
     /// Steps that failed one after the other.
-    failures: u32,
-}
-
-/// A sequence's part of a step.
-struct Item {
-    /// The sequence's index in `running`.
-    at: usize,
-    /// The first token to compute.
-    from: usize,
-    count: usize,
-    logits: Logits,
-    /// The last token and guesses at those that follow; empty without guesses.
-    guessed: Vec<u32>,
-    /// Whether the guesses are the draft model's.
-    drafted: bool,
-}
-
-impl Item {
-    fn outputs(&self) -> usize {
-        match self.logits {
-            _ if !self.guessed.is_empty() => self.guessed.len(),
-            Logits::None => 0,
-            Logits::Last => 1,
-            Logits::All => self.count,
-        }
-    }
+    pub failures: u32,
 }
 
 /// The engine stops after this many failed steps one after the other.
@@ -98,7 +83,7 @@ impl Worker {
             batch: options.step_tokens,
             sequences: options.max_sequences,
             kv: options.kv,
-            device_sampling: None,
+            device_sampling: options.device_sampling,
             blocks: Some(blocks),
             saved_states: if options.prefix_cache { options.saved_states() } else { 0 },
         };
@@ -124,10 +109,14 @@ impl Worker {
             slots: (0..options.max_sequences).rev().collect(),
             last: (0..options.max_sequences).map(|_| None).collect(),
             sampler: Sampler::new(SamplerConfig::GREEDY)?,
+            mask_threads: std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             hasher: PrefixHasher::new(),
             running: Vec::new(),
             preempted: Vec::new(),
             step: Vec::new(),
+            flights: VecDeque::new(),
+            submitted: 0,
+            mark: Instant::now(),
             failures: 0,
             draft,
             pace: Pace::default(),
@@ -153,27 +142,33 @@ impl Worker {
     fn serve(&mut self) {
         while self.shared.queue.phase() < Phase::Stopping && self.failures < MAX_FAILURES {
             for job in self.shared.queue.take_jobs() {
+                self.finish_all();
                 job(self);
             }
-            let started = Instant::now();
             self.sweep();
             self.admit();
-            while !self.plan() && self.running.len() > 1 {
-                self.preempt();
-            }
-            if self.step.is_empty() {
-                if self.fail_stuck() {
-                    continue;
+            while !self.plan() {
+                // What the steps in flight give may be missing, or the blocks of sequences that end with them.
+                if !self.flights.is_empty() {
+                    self.finish_all();
+                } else if self.running.len() > 1 {
+                    self.preempt();
+                } else {
+                    break;
                 }
+            }
+            if !self.step.is_empty() {
+                self.advance();
+                self.report();
+            } else if !self.flights.is_empty() {
+                self.finish_all();
+            } else if !self.fail_stuck() {
                 self.report();
                 self.shared.queue.bell.wait(self.time_to_wait());
-                continue;
+                self.mark = Instant::now();
             }
-            let in_step = self.run_step();
-            self.stats.step_time += in_step;
-            self.stats.host_time += started.elapsed().saturating_sub(in_step);
-            self.report();
         }
+        self.finish_all();
     }
 
     /// Fails a sequence that could run but for which even the whole cache has no block. The options exclude that.
@@ -193,7 +188,7 @@ impl Worker {
     }
 
     /// The counters now.
-    fn count(&mut self) -> EngineStats {
+    pub fn count(&mut self) -> EngineStats {
         self.stats.running = self.running.len();
         self.stats.waiting = self.preempted.len();
         self.shared.queue.set_started(self.running.len() + self.preempted.len());
@@ -252,8 +247,10 @@ impl Worker {
     }
 
     /// Removes a sequence that has ended.
-    fn end(&mut self, at: usize) {
+    pub fn end(&mut self, at: usize) {
         let s = &self.running[at];
+        // What a step in flight adds is not there yet, or not part of the text.
+        self.session.truncate(s.slot, self.computed(s));
         // Of a failed step the cache may hold less than what was published.
         let rest = self.options.prefix_cache && !self.options.deterministic;
         if rest && s.published == self.session.len(s.slot) / BLOCK_SIZE {
@@ -319,15 +316,16 @@ impl Worker {
         }
         let blocks = |tokens: usize| (tokens + 1).div_ceil(BLOCK_SIZE);
         let own = blocks(tokens.len()) - prefix.tokens() / BLOCK_SIZE + prefix.idle;
-        let rest = |s: &Sequence| blocks(s.tokens.len()).saturating_sub(cache.blocks_of(s.slot));
+        let rest = |s: &Sequence| blocks(s.expected()).saturating_sub(cache.blocks_of(s.slot));
         let others: usize = self.running.iter().map(rest).sum();
         let soon = |s: &Sequence| {
             let shared = s.tokens.iter().zip(reused).take_while(|(a, b)| a == b).count();
             // The last token of a prompt is never reused.
             let shared = shared.min(reused.len().saturating_sub(1)) / unit * unit;
-            shared > prefix.tokens().max(self.session.len(s.slot))
+            shared > prefix.tokens().max(self.computed(s))
         };
-        let same = |s: &&Sequence| s.paused.is_none() && s.request.tenant == request.tenant && self.pending(s) > 1;
+        let goes_on = |s: &Sequence| s.paused.is_none() && s.tokens.len() - self.computed(s) > 1;
+        let same = |s: &&Sequence| s.request.tenant == request.tenant && goes_on(s);
         // The states of recurrent layers exist only where they are saved.
         if !cache.has_states() && self.running.iter().filter(same).any(soon) {
             return None;
@@ -347,15 +345,20 @@ impl Worker {
         self.preempted.insert(at, sequence);
     }
 
-    /// The tokens of a sequence that are not yet computed.
+    /// The tokens of a sequence that no step computes yet.
     fn pending(&self, s: &Sequence) -> usize {
-        s.tokens.len() - self.session.len(s.slot)
+        s.tokens.len().saturating_sub(self.session.len(s.slot))
+    }
+
+    /// The tokens of a sequence that finished steps have computed.
+    fn computed(&self, s: &Sequence) -> usize {
+        s.flying.as_ref().map_or(self.session.len(s.slot), |flying| flying.from)
     }
 
     /// The unit in which computed tokens are reused. With `deterministic` that is a piece of a prompt: prompts are
     /// computed from one multiple of it to the next, so that a piece has the same bits whether those before it were
     /// computed now or earlier.
-    fn unit(&self) -> usize {
+    pub fn unit(&self) -> usize {
         match self.options.deterministic {
             true => (self.prompt_share().min(MAX_PIECE) / BLOCK_SIZE).max(1) * BLOCK_SIZE,
             false => BLOCK_SIZE,
@@ -368,7 +371,7 @@ impl Worker {
     }
 
     /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. Returns
-    /// false if blocks are missing.
+    /// false if blocks are missing, or the results of the step in flight.
     fn plan(&mut self) -> bool {
         self.step.clear();
         let mut room = self.session.cache().available_blocks();
@@ -378,8 +381,12 @@ impl Worker {
         let (unit, mut has_piece) = (self.unit(), false);
         for single in [true, false] {
             for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
-                let (pending, from) = (self.pending(s), self.session.len(s.slot));
-                if (pending == 1) != single || budget == 0 {
+                let (mut pending, from) = (self.pending(s), self.session.len(s.slot));
+                let next = if pending == 0 { s.next_output() } else { None };
+                if next.is_some() {
+                    pending = 1;
+                }
+                if pending == 0 || (pending == 1) != single || budget == 0 {
                     continue;
                 }
                 let share = if prompts > 1 { self.prompt_share() } else { budget };
@@ -413,19 +420,21 @@ impl Worker {
                     (false, true) => Logits::Last,
                     (false, false) => Logits::None,
                 };
-                self.step.push(Item { at, from, count, logits, guessed: Vec::new(), drafted: false });
+                let order = s.order();
+                self.step.push(Item { at, order, from, count, logits, next, guessed: Vec::new(), drafted: false });
             }
         }
         if prompts == 0 {
-            self.guess(budget, room);
+            return self.guess(budget, room);
         }
-        !self.step.is_empty() || prompts == 0
+        !self.step.is_empty()
     }
 
-    /// Adds guesses to a step that has a token of each sequence, as far as tokens and blocks are left.
-    fn guess(&mut self, mut budget: usize, mut room: usize) {
+    /// Adds guesses to a step that has a token of each sequence, as far as tokens and blocks are left. Returns false if
+    /// guesses pay but the last tokens are not known yet.
+    fn guess(&mut self, mut budget: usize, mut room: usize) -> bool {
         let fixed = match self.options.speculation {
-            Speculation::Off => return,
+            Speculation::Off => return true,
             Speculation::Auto => None,
             Speculation::Fixed(n) => Some(n.min(MAX_GUESSES)),
         };
@@ -447,6 +456,9 @@ impl Worker {
             Some(n) => n,
             None => self.pace.depth(&chances(false), &chances(true), self.step.len()),
         };
+        if !self.flights.is_empty() {
+            return depth == 0;
+        }
         let mut to_draft = Vec::new();
         for (index, (item, (mut guesses, most))) in self.step.iter_mut().zip(all).enumerate() {
             let last_block = (item.from + 1).next_multiple_of(BLOCK_SIZE) - (item.from + 1);
@@ -462,6 +474,7 @@ impl Worker {
             }
         }
         self.guess_by_draft(&to_draft);
+        true
     }
 
     /// Adds the draft model's guesses to items of the step: their indices and how many each gets.
@@ -488,148 +501,10 @@ impl Worker {
             Err(_) => self.draft = None,
         }
     }
-
-    /// Runs the planned step and takes its results. Returns the time of the session.
-    fn run_step(&mut self) -> Duration {
-        let started = Instant::now();
-        let running = &mut self.running;
-        let inputs: Vec<Input<'_>> = self
-            .step
-            .iter()
-            .map(|item| {
-                let s = &running[item.at];
-                match item.guessed.is_empty() {
-                    true => {
-                        let tokens = &s.tokens[item.from..item.from + item.count];
-                        Input { sequence: s.slot, tokens, logits: item.logits }
-                    }
-                    false => Input { sequence: s.slot, tokens: &item.guessed, logits: Logits::All },
-                }
-            })
-            .collect();
-        let mut configs = Vec::with_capacity(self.step.len());
-        let mut wants_logits = false;
-        for item in self.step.iter().filter(|item| item.outputs() > 0) {
-            let s = &running[item.at];
-            wants_logits |= s.needs_logits();
-            configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));
-        }
-        let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
-        self.stats.steps += 1;
-        self.stats.step_tokens += tokens;
-        let span = tracing::trace_span!("step", sequences = inputs.len(), tokens).entered();
-        if !span.is_disabled() {
-            for item in &self.step {
-                span.follows_from(&running[item.at].span);
-            }
-        }
-        let rows = self.session.rows(&inputs, &configs, wants_logits);
-        let in_step = started.elapsed();
-        if !self.step.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
-            let tokens = self.step.iter().map(|item| item.guessed.len().max(1)).sum();
-            self.pace.measure(tokens, in_step.as_secs_f64());
-        }
-        // Who has read an event finds it counted.
-        let shared = self.shared.clone();
-        let mut published = lock(&shared.stats);
-        let mut ended = Vec::new();
-        match rows {
-            Err(e) => {
-                self.failures += 1;
-                for item in &self.step {
-                    self.stats.count(running[item.at].fail(Failure::Step { reason: e.to_string() }));
-                    ended.push(item.at);
-                }
-            }
-            Ok(rows) => {
-                self.failures = 0;
-                let (vocab, tokenizer) = (self.model.config().vocab, self.model.tokenizer().ok());
-                let (mut row, mut lengths) = (0, Vec::new());
-                for item in self.step.iter().filter(|item| item.outputs() > 0) {
-                    let s = &mut running[item.at];
-                    let next = row + item.outputs();
-                    let of_item = rows.logits.get(row * vocab..next * vocab);
-                    let complete = item.from + item.count == s.tokens.len();
-                    if let (Logits::All, Some(logits)) = (item.logits, of_item) {
-                        s.take_prompt(item.from, logits.chunks(vocab), tokenizer);
-                    }
-                    if complete {
-                        let before = s.generated();
-                        // Without guesses the last output counts, else all of them in order.
-                        let first = if item.guessed.is_empty() { next - 1 } else { row };
-                        for output in first..next {
-                            let logits = rows.logits.get(output * vocab..(output + 1) * vocab);
-                            let chosen = rows.chosen.get(output).copied();
-                            if let Some(end) = s.take(chosen, logits, &self.model, &mut self.sampler) {
-                                self.stats.count(end);
-                                ended.push(item.at);
-                                break;
-                            }
-                            // The next output is the model's only if it has seen its own choice.
-                            if item.guessed.get(output - first + 1) != s.tokens.last() {
-                                break;
-                            }
-                        }
-                        let generated = s.generated() - before;
-                        self.stats.generated_tokens += generated as u64;
-                        if let Some(guesses @ 1..) = item.guessed.len().checked_sub(1) {
-                            let right = generated.saturating_sub(1).min(guesses);
-                            self.stats.guessed_tokens += guesses as u64;
-                            self.stats.accepted_tokens += right as u64;
-                            if item.drafted {
-                                s.draft.observe(guesses, right);
-                            }
-                            lengths.push((s.slot, s.tokens.len() - 1));
-                        }
-                    }
-                    row = next;
-                }
-                for (slot, len) in lengths {
-                    self.session.truncate(slot, len);
-                }
-                self.publish();
-            }
-        }
-        ended.sort_unstable();
-        for at in ended.into_iter().rev() {
-            self.end(at);
-        }
-        *published = self.count();
-        in_step
-    }
-
-    /// Lets others find the blocks that the step has filled.
-    fn publish(&mut self) {
-        if !self.options.prefix_cache {
-            return;
-        }
-        let unit = self.unit();
-        for item in &self.step {
-            let s = &mut self.running[item.at];
-            let computed = self.session.len(s.slot).min(s.tokens.len());
-            // Tokens that were generated one by one have other bits than those of a prompt.
-            let whole = if self.options.deterministic { s.request.prompt.len() / unit * unit } else { computed };
-            let whole = whole.min(computed);
-            while let Some(tokens) = s.tokens[..whole].chunks_exact(BLOCK_SIZE).nth(s.published) {
-                s.hash = self.hasher.next(s.hash, tokens);
-                self.session.publish(s.slot, s.published, s.hash);
-                s.published += 1;
-            }
-            if computed == s.published * BLOCK_SIZE {
-                self.session.save_state(s.slot, s.hash);
-                // Of the text only the latest is kept: the next turn of a conversation goes on from it.
-                if computed >= s.request.prompt.len()
-                    && let Some(before) = s.text_state.replace(s.hash).filter(|before| *before != s.hash)
-                {
-                    self.session.forget_state(before);
-                }
-            }
-        }
-    }
 }
 
 impl EngineStats {
-    fn count(&mut self, end: End) {
+    pub(super) fn count(&mut self, end: End) {
         match end {
             End::Finished => self.finished += 1,
             End::Failed => self.failed += 1,

@@ -257,9 +257,8 @@ impl KvCache {
         }
     }
 
-    /// Makes the states of a sequence available to others, under the hash of the last block of its tokens.
-    pub fn save_state(&mut self, sequence: usize, hash: u128) {
-        let len = self.sequences[sequence].len;
+    /// Makes the states of a sequence after `len` tokens available to others, under the hash of the last block of them.
+    pub fn save_state(&mut self, sequence: usize, hash: u128, len: usize) {
         if let Some(states) = &mut self.states {
             states.save(sequence, hash, len);
         }

@@ -128,10 +128,11 @@ impl States {
         self.release(before);
     }
 
-    /// Saves the state of a sequence after `len` tokens under their hash, if it is the latest.
+    /// Saves the state of a sequence after `len` tokens under their hash, if it is the latest or that before the last
+    /// step.
     pub fn save(&mut self, sequence: usize, hash: u128, len: usize) {
-        let kept = self.kept();
-        let Some((slot, _)) = self.sequences[sequence].latest.filter(|(_, own)| kept > 0 && *own == len) else {
+        let (kept, Slots { latest, before }) = (self.kept(), self.sequences[sequence]);
+        let Some((slot, _)) = [latest, before].into_iter().flatten().find(|(_, own)| kept > 0 && *own == len) else {
             return;
         };
         if self.saved.contains_key(&hash) {

@@ -1,0 +1,201 @@
+//! Steps that are submitted before the results of the step before are known: the device takes the tokens that it has
+//! chosen itself.
+
+use hologram_backends::DType;
+use hologram_core::{Event, Executor, Plan, Tensor};
+
+use super::{Growth, Input, Output, Session, StepPlan};
+use crate::error::{LlmError, Result};
+use crate::models::decoder::Bucket;
+use crate::sampling::SamplerConfig;
+
+/// In the inputs of [`Session::begin`]: the token that the step before chooses.
+pub(crate) const NEXT: u32 = u32::MAX;
+
+/// A sequence whose input is [`NEXT`], and the output of the step before that is meant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub sequence: usize,
+    pub output: usize,
+}
+
+/// What a step that is begun gives.
+#[derive(Clone, Copy)]
+pub(crate) enum Gives<'a> {
+    /// Tokens, or logits if the device does not sample.
+    Tokens(&'a [SamplerConfig]),
+    /// Logits, and tokens if the device samples.
+    Both(&'a [SamplerConfig]),
+    /// Tokens, once [`Session::sample_begun`] has said how.
+    Later,
+}
+
+/// What the device chose in a step, in memory of its own: the plan's is used again by the next step.
+pub(super) struct Chosen {
+    /// The tokens as sampled.
+    tokens: Tensor,
+    /// Those to go on with, which are in the vocabulary even if there was none to choose.
+    pub next: Tensor,
+}
+
+impl Chosen {
+    /// Copies what a plan has chosen.
+    pub fn keep(&self, plan: &Plan, outputs: usize) -> Result<()> {
+        plan.copy_output("chosen", &self.tokens, 0, outputs)?;
+        Ok(plan.copy_output("next", &self.next, 0, outputs)?)
+    }
+}
+
+/// The places for what steps of up to `most` outputs choose, made at the first use.
+pub(super) fn places<'a>(
+    chosen: &'a mut Option<[Chosen; 2]>,
+    executor: &Executor,
+    most: usize,
+) -> Result<&'a mut [Chosen; 2]> {
+    match chosen {
+        Some(chosen) => Ok(chosen),
+        none => {
+            let tensor = || Tensor::empty(executor, DType::U32, &[most]);
+            let chosen = || Ok::<_, LlmError>(Chosen { tokens: tensor()?, next: tensor()? });
+            Ok(none.insert([chosen()?, chosen()?]))
+        }
+    }
+}
+
+/// A step whose results are not taken yet.
+pub(super) struct Flight {
+    growth: Vec<Growth>,
+    pub bucket: Bucket,
+    pub outputs: usize,
+    /// The positions of the tokens with outputs.
+    pub positions: Vec<u32>,
+    pub event: Event,
+    /// Whether its outputs are sampled apart.
+    pub sampled: bool,
+    /// Where its choices are.
+    pub place: usize,
+    /// The cached tokens that are those of the step before: the sequence, the index, and the output.
+    unknown: Vec<(usize, usize, usize)>,
+}
+
+impl Session {
+    /// As [`Session::rows`], but only submits: [`Session::finish`] waits. A second step may be begun before the first
+    /// is finished, if that gives tokens alone. `next` says which tokens [`NEXT`] stands for in the inputs.
+    ///
+    /// # Errors
+    /// Those known at once, as of [`Session::feed_inputs`]; when there are more tokens than a step holds. The sequences
+    /// are then unchanged.
+    pub(crate) fn begin(&mut self, inputs: &[Input<'_>], next: &[Next], gives: Gives<'_>) -> Result<()> {
+        self.set_inputs(inputs);
+        self.add_lost();
+        self.check(next)?;
+        let (count, outputs) = (self.scratch.input.len(), self.scratch.wanted.len());
+        if count > self.options.batch {
+            let reason = format!("is {}, but the step has {count} tokens", self.options.batch);
+            return Err(LlmError::Option { option: "batch", reason });
+        }
+        let unknown = next.iter().map(|next| (next.sequence, self.cached[next.sequence].len(), next.output)).collect();
+        let output = match gives {
+            Gives::Tokens(configs) => self.output(configs, false),
+            Gives::Both(configs) => self.output(configs, true),
+            Gives::Later => Output::Logits,
+        };
+        let begun = self.step(0..count, 0..outputs, output, next);
+        match begun.and_then(|(bucket, event)| Ok((bucket, event, self.keep_chosen(bucket, outputs)?))) {
+            Ok((bucket, event, place)) => {
+                let s = &mut self.scratch;
+                let growth = std::mem::take(&mut s.growth);
+                let position = |row: &u32| s.positions.get(*row as usize).copied().unwrap_or(0);
+                let positions = s.rows.iter().map(position).collect();
+                let sampled = false;
+                self.flights.push_back(Flight { growth, bucket, outputs, positions, event, sampled, place, unknown });
+                Ok(())
+            }
+            Err(e) => {
+                self.undo_run();
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether steps with these outputs choose tokens that a next step can take: whether the device samples.
+    pub(crate) fn chooses(&self) -> bool {
+        self.device_sampling
+    }
+
+    /// Waits for the oldest step begun and takes its results, which [`Session::results`] then returns.
+    ///
+    /// # Errors
+    /// Those of the device. All steps begun are then undone.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.scratch.filled = 0;
+        self.scratch.chosen.clear();
+        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
+        if let Err(e) = self.land(&flight) {
+            self.flights.push_front(flight);
+            self.abandon();
+            return Err(e);
+        }
+        self.scratch.growth = flight.growth;
+        for (sequence, index, output) in self.flights.front().iter().flat_map(|later| &later.unknown) {
+            let token = self.cached.get_mut(*sequence).and_then(|cached| cached.get_mut(*index));
+            if let (Some(token @ &mut NEXT), Some(chosen)) = (token, self.scratch.chosen.get(*output)) {
+                *token = *chosen;
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes all steps begun.
+    pub(super) fn abandon(&mut self) {
+        // They have to end before what they wrote counts as unwritten.
+        let _ = self.executor.backend().synchronize();
+        while let Some(flight) = self.flights.pop_back() {
+            self.undo(&flight.growth);
+        }
+        // Their sequences may go on: tokens without a state have to be fed again.
+        for (sequence, cached) in self.cached.iter_mut().enumerate() {
+            cached.truncate(self.cache.len(sequence));
+        }
+    }
+
+    fn land(&mut self, flight: &Flight) -> Result<()> {
+        if flight.outputs == 0 {
+            return Ok(flight.event.wait()?);
+        }
+        match &self.chosen {
+            Some(chosen) if flight.sampled || flight.bucket.results.has_tokens() => {
+                self.scratch.chosen.resize(flight.outputs, 0);
+                chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
+                if flight.sampled { Ok(()) } else { self.collect_rows(flight.bucket, flight.outputs) }
+            }
+            _ => self.collect(flight.bucket, flight.outputs),
+        }
+    }
+
+    /// Puts what a step chooses where the next step leaves it. Returns the place.
+    fn keep_chosen(&mut self, bucket: Bucket, outputs: usize) -> Result<usize> {
+        let place = self.flights.back().map_or(0, |before| 1 - before.place);
+        if outputs == 0 || !bucket.results.has_tokens() {
+            return Ok(place);
+        }
+        let chosen = places(&mut self.chosen, &self.executor, self.options.batch)?;
+        if let Some(StepPlan { plan, .. }) = self.plans.get(&bucket) {
+            chosen[place].keep(plan, outputs)?;
+        }
+        Ok(place)
+    }
+}
+
+/// Lets the device write the input tokens that are [`NEXT`], a copy for each run of consecutive ones.
+pub(super) fn write_next(plan: &mut Plan, input: &[(usize, u32)], next: &[Next], chosen: &Tensor) -> Result<()> {
+    let output = |(at, (sequence, token)): (usize, &(usize, u32))| {
+        let next = next.iter().find(|next| *token == NEXT && next.sequence == *sequence)?;
+        Some((at, next.output))
+    };
+    let copies: Vec<(usize, usize)> = input.iter().enumerate().filter_map(output).collect();
+    for run in copies.chunk_by(|a, b| b.0 == a.0 + 1 && b.1 == a.1 + 1) {
+        plan.write_from("ids", run[0].0, chosen, run[0].1, run.len())?;
+    }
+    Ok(())
+}

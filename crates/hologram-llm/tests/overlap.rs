@@ -1,0 +1,318 @@
+//! Steps that are submitted before the results of the one before are known: texts are the same, memory comes back, and
+//! nobody pays for a neighbour that ends, leaves or fails.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hologram_core::Executor;
+use hologram_core::ops::philox4x32_10;
+use hologram_llm::engine::{Constraint, EngineStats, Failure};
+use hologram_llm::sampling::SamplerConfig;
+use hologram_llm::{BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Model, Request, Speculation};
+
+fn model_on(device: &str, name: &str) -> Arc<Model> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    Arc::new(Model::load_on(path, &Executor::open(device, Some(1)).unwrap()).unwrap())
+}
+
+fn model(name: &str) -> Arc<Model> {
+    model_on("cpu", name)
+}
+
+fn engine(model: &Arc<Model>, overlap: bool, change: impl FnOnce(&mut EngineOptions)) -> Engine {
+    let mut options = EngineOptions::for_model(model);
+    options.context = 128;
+    (options.speculation, options.overlap, options.device_sampling) = (Speculation::Off, overlap, Some(true));
+    change(&mut options);
+    Engine::new(model.clone(), options).unwrap()
+}
+
+/// Bytes of a cache of so many blocks.
+fn blocks(model: &Model, n: usize) -> Option<u64> {
+    let config = model.config();
+    Some((n * BLOCK_SIZE * config.kv_heads * config.head_dim * 2 * config.layers * 4) as u64)
+}
+
+fn prompt(model: &Model, seed: u32, len: usize) -> Vec<u32> {
+    let vocab = model.config().vocab as u32;
+    let token = |i: u32| (i + 1).wrapping_mul(0x9e37_79b1).wrapping_add(seed.wrapping_mul(977)) >> 9;
+    (0..len as u32).map(|i| 3 + token(i) % (vocab - 3)).collect()
+}
+
+/// Requests that end in every way, a few of which the host samples.
+fn requests(model: &Model, n: usize) -> Vec<Request> {
+    let one = |i: usize| {
+        let mut request = Request::new(prompt(model, i as u32 / 2, [5, 40, 1, 33, 70, 64, 12][i % 7]));
+        request.max_tokens = Some([24, 30, 1, 17, 40][i % 5]);
+        request.ignore_end = !i.is_multiple_of(3);
+        request.sampling = match i % 2 {
+            0 => SamplerConfig::GREEDY,
+            _ => SamplerConfig { seed: i as u64, temperature: 1.5, top_k: 0, ..SamplerConfig::default() },
+        };
+        match i % 11 {
+            2 if model.tokenizer().is_ok() => request.stop = vec!["e".into(), "or".into()],
+            3 => {
+                request.logit_bias = vec![(17, 2.0), (30, f32::NEG_INFINITY), (20, -0.5)];
+                (request.sampling.frequency_penalty, request.sampling.presence_penalty) = (0.3, 0.1);
+            }
+            5 => request.stop_tokens = (20..60).collect(),
+            7 => request.logprobs = Some(2),
+            8 => request.sampling.repeat_penalty = 1.2,
+            9 if model.tokenizer().is_ok_and(|t| !t.ends().is_empty()) => {
+                request.constraint = Some(Constraint::Regex("[a-z]{1,9}( [0-9]{2}){40}".into()));
+            }
+            10 => (request.min_tokens, request.max_tokens) = (6, Some(20)),
+            _ => {}
+        }
+        request
+    };
+    (0..n).map(one).collect()
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    finish: Finish,
+    generated: usize,
+    logprobs: usize,
+}
+
+/// The whole answer, or that of a request which is dropped after some events.
+fn read(mut events: Events, drop_after: Option<usize>) -> Option<Answer> {
+    let (mut ids, mut text, mut logprobs, mut seen) = (Vec::new(), String::new(), 0, 0);
+    while drop_after.is_none_or(|most| seen < most) {
+        seen += 1;
+        match events.next_blocking().unwrap() {
+            Event::Token { ids: new, text: more, logprobs: of } => {
+                ids.extend(new);
+                text += &more;
+                logprobs += of.len();
+            }
+            Event::Finished { reason, usage, .. } => {
+                return Some(Answer { ids, text, finish: reason, generated: usage.generated_tokens, logprobs });
+            }
+            Event::Failed(failure) => panic!("{failure}"),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn at_once(engine: &Engine, requests: &[Request]) -> Vec<Answer> {
+    let events: Vec<Events> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = events.into_iter().map(|events| scope.spawn(|| read(events, None))).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap().unwrap()).collect()
+    })
+}
+
+fn idle(engine: &Engine) -> EngineStats {
+    let done = |s: EngineStats| s.running == 0 && s.waiting == 0;
+    while !done(engine.stats()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.stats()
+}
+
+#[test]
+fn texts_are_the_same_without_overlap() {
+    for (name, n) in [("llama-tiny.gguf", 33), ("qwen3-next", 22), ("lfm2", 22), ("gemma3", 11)] {
+        let model = model(name);
+        let all = requests(&model, n);
+        let by_host = |i: &usize| i % 11 == 7;
+        let by_device: Vec<Request> = (0..n).filter(|i| !by_host(i)).map(|i| all[i].clone()).collect();
+        for (requests, deterministic) in [(&all, false), (&by_device, false), (&by_device, true)] {
+            for (sequences, of_cache, step_tokens) in [(32, 200, 256), (8, 12, 40), (3, 200, 16)] {
+                let run = |overlap| {
+                    let engine = engine(&model, overlap, |o| {
+                        (o.max_sequences, o.kv_memory) = (sequences, blocks(&model, of_cache));
+                        (o.step_tokens, o.deterministic) = (step_tokens, deterministic);
+                    });
+                    let answers = at_once(&engine, requests);
+                    let stats = idle(&engine);
+                    let ended = (stats.blocks_used, stats.failed, stats.finished);
+                    assert_eq!(ended, (0, 0, requests.len() as u64), "{name}");
+                    let generated: usize = answers.iter().map(|a| a.generated).sum();
+                    assert_eq!(stats.generated_tokens, generated as u64, "{name}");
+                    let some = stats.overlapped_steps > 0;
+                    assert!(some == overlap || requests.len() == all.len() && !some, "{name}: {stats:?}");
+                    (answers, stats)
+                };
+                let (want, got) = (run(false), run(true));
+                let what = format!("{name}, {sequences} sequences, deterministic: {deterministic}");
+                for (i, (want, got)) in want.0.iter().zip(&got.0).enumerate() {
+                    assert_eq!(got, want, "{what}, request {i}");
+                }
+            }
+        }
+    }
+}
+
+/// Nearly all steps of texts that the device samples overlap, and only a text that ends unforeseen costs a token more.
+#[test]
+fn steps_overlap_unless_the_host_is_needed() {
+    let model = model("llama-tiny.gguf");
+    let request = |change: &dyn Fn(&mut Request)| {
+        let mut request = Request::new(prompt(&model, 1, 40));
+        (request.max_tokens, request.ignore_end, request.sampling) = (Some(30), true, SamplerConfig::GREEDY);
+        change(&mut request);
+        request
+    };
+    let run = |requests: &[Request]| {
+        let engine = engine(&model, true, |_| ());
+        let answers = at_once(&engine, requests);
+        (answers, idle(&engine))
+    };
+    let (answers, stats) = run(&[request(&|_| ())]);
+    assert_eq!((stats.steps, stats.overlapped_steps, stats.step_tokens), (30, 29, 40 + 29));
+    let third = answers[0].ids[2];
+    // The end is not foreseen.
+    let (answers, stats) = run(&[request(&|r| r.stop_tokens = vec![third])]);
+    assert_eq!((answers[0].generated, stats.steps, stats.step_tokens), (3, 4, 40 + 3));
+    // What changes the logits is known in time.
+    let changed: [&dyn Fn(&mut Request); 4] = [
+        &|r| r.constraint = Some(Constraint::Regex("[a-z ]{60}".into())),
+        &|r| r.sampling.repeat_penalty = 1.5,
+        &|r| r.logit_bias = vec![(5, 1.0)],
+        &|r| r.min_tokens = 20,
+    ];
+    for change in changed {
+        let (_, stats) = run(&[request(change)]);
+        assert!(stats.overlapped_steps > 20, "{stats:?}");
+    }
+    let by_host: [&dyn Fn(&mut Request); 2] = [&|r| r.logprobs = Some(1), &|r| r.sampling.typical_p = 0.9];
+    for change in by_host {
+        let (_, stats) = run(&[request(change)]);
+        assert_eq!(stats.overlapped_steps, 0, "{stats:?}");
+    }
+}
+
+/// Masks, biases and penalties on the device give the host's tokens.
+#[test]
+fn the_device_samples_what_the_host_does() {
+    let mut constrained = 0;
+    for (name, n) in [("llama-tiny.gguf", 66), ("llama3-tiny.gguf", 44), ("qwen3-next", 22)] {
+        let model = model(name);
+        let requests = requests(&model, n);
+        constrained += requests.iter().filter(|r| r.constraint.is_some()).count();
+        let run = |device| {
+            let engine = engine(&model, device, |o| (o.device_sampling, o.max_sequences) = (Some(device), 32));
+            at_once(&engine, &requests)
+        };
+        for (i, (want, got)) in run(false).iter().zip(run(true)).enumerate() {
+            assert_eq!(&got, want, "{name}, request {i}");
+        }
+    }
+    assert!(constrained > 5);
+}
+
+#[test]
+fn what_leaves_no_token_is_named() {
+    let model = model("llama-tiny.gguf");
+    let engine = engine(&model, true, |_| ());
+    let failure = |change: &dyn Fn(&mut Request)| {
+        let mut request = Request::new(prompt(&model, 1, 9));
+        request.max_tokens = Some(9);
+        change(&mut request);
+        let mut events = engine.submit(request).unwrap();
+        while let Some(event) = events.next_blocking() {
+            if let Event::Failed(failure) = event {
+                return failure;
+            }
+        }
+        panic!("no failure");
+    };
+    let vocab = model.config().vocab as u32;
+    let all_but = |ids: &[u32]| (0..vocab).filter(|id| !ids.contains(id)).map(|id| (id, f32::NEG_INFINITY)).collect();
+    let both = failure(&|r| {
+        (r.logit_bias, r.constraint) = (all_but(&[0]), Some(Constraint::Regex("[a-z]{9}".into())));
+    });
+    assert!(matches!(&both, Failure::Constraint { reason } if reason.contains("biases")), "{both:?}");
+    assert_eq!(idle(&engine).blocks_used, 0);
+}
+
+/// Arrivals and departures at random, in a cache that is too small.
+#[test]
+fn random_schedules_change_nothing() {
+    let model = model("llama-tiny.gguf");
+    let requests = requests(&model, 44);
+    let alone = engine(&model, false, |o| (o.max_sequences, o.prefix_cache) = (1, false));
+    let want: Vec<Answer> = requests.iter().map(|r| read(alone.submit(r.clone()).unwrap(), None).unwrap()).collect();
+    let mut preemptions = 0;
+    for seed in 0..12 {
+        let random = |i: u32, what: u32| philox4x32_10([i, what, 0, 0], [seed, 7])[0] as usize;
+        let sequences = 2 + random(0, 0) % 12;
+        let engine = engine(&model, true, |o| {
+            (o.max_sequences, o.kv_memory) = (sequences, blocks(&model, 4 + random(0, 1) % 12));
+            (o.step_tokens, o.prefix_cache) = (sequences + random(0, 2) % 64, random(0, 3).is_multiple_of(2));
+            o.deterministic = random(0, 4).is_multiple_of(2);
+        });
+        let got: Vec<Option<Answer>> = std::thread::scope(|scope| {
+            let start = |(i, request): (usize, &Request)| {
+                let i = i as u32;
+                std::thread::sleep(Duration::from_micros((random(i, 5) % 3 * 400) as u64));
+                let events = engine.submit(request.clone()).unwrap();
+                let left = random(i, 6).is_multiple_of(4).then(|| random(i, 7) % 20);
+                scope.spawn(move || read(events, left))
+            };
+            let readers: Vec<_> = requests.iter().enumerate().map(start).collect();
+            readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+        });
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!(got.as_ref().is_none_or(|got| got == want), "schedule {seed}, request {i}: {got:?}, {want:?}");
+        }
+        assert!(got.iter().flatten().count() > 20, "schedule {seed}");
+        let stats = idle(&engine);
+        assert_eq!((stats.blocks_used, stats.failed), (0, 0), "schedule {seed}");
+        assert_eq!(stats.finished + stats.cancelled, 44, "schedule {seed}");
+        preemptions += stats.preemptions;
+    }
+    assert!(preemptions > 0);
+}
+
+/// Guesses need the last token; they are made where they pay, and steps overlap elsewhere.
+#[test]
+fn guesses_go_first() {
+    let model = model("llama-tiny.gguf");
+    let mut request = Request::new((0..40).map(|i| 5 + i % 4).collect::<Vec<u32>>());
+    (request.max_tokens, request.ignore_end, request.sampling) = (Some(60), true, SamplerConfig::GREEDY);
+    let run = |overlap, speculation| {
+        let engine = engine(&model, overlap, |o| o.speculation = speculation);
+        let answer = at_once(&engine, std::slice::from_ref(&request));
+        (answer, idle(&engine))
+    };
+    let (want, plain) = run(false, Speculation::Fixed(3));
+    let (got, stats) = run(true, Speculation::Fixed(3));
+    assert_eq!((got, stats.guessed_tokens), (want.clone(), plain.guessed_tokens));
+    assert!(stats.guessed_tokens > 0);
+    assert_eq!(run(true, Speculation::Auto).0, want);
+}
+
+/// A device that works beside the host. Alone each request has the same text; beside others the sums of some kernels
+/// are in another order, so that only most are the same.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn steps_overlap_on_a_gpu() {
+    for name in ["llama-tiny.gguf", "qwen3-next", "lfm2"] {
+        let model = model_on("cuda", name);
+        let requests = requests(&model, 66);
+        let alone = |overlap| -> Vec<Answer> {
+            let engine = engine(&model, overlap, |o| (o.max_sequences, o.prefix_cache) = (1, false));
+            requests.iter().map(|r| read(engine.submit(r.clone()).unwrap(), None).unwrap()).collect()
+        };
+        let want = alone(false);
+        assert_eq!(alone(true), want, "{name}");
+        for of_cache in [400, 16] {
+            let engine = engine(&model, true, |o| (o.max_sequences, o.kv_memory) = (24, blocks(&model, of_cache)));
+            for _ in 0..8 {
+                let got = at_once(&engine, &requests);
+                let same = got.iter().zip(&want).filter(|(got, want)| got == want).count();
+                assert!(same > 40, "{name}: {same} of 66");
+                let stats = idle(&engine);
+                assert!(stats.overlapped_steps > 0 && stats.blocks_used == 0 && stats.failed == 0, "{stats:?}");
+            }
+        }
+    }
+}
