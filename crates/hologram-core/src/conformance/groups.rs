@@ -586,7 +586,9 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products((1, 1), true, 512, &[1300, 1300], End::Relu2, pairs(512)[i]);
     }
     // A few tokens' codes, with rows for tiles of several matrices.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    let in_chunks = |f: &DType| f.in_planes().packed().is_some();
+    let of_integers = |f: &DType| in_chunks(f) && !f.has_float_codes();
+    let packed = DType::BLOCKS.into_iter().filter(of_integers);
     for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
         let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
         products((8, 7), false, 512, &[72, 24, 40], End::Products, codes);
@@ -598,8 +600,11 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products((16, 11), false, 9216, &[40], End::Products, codes);
     }
     // Types that devices may lay out in planes of codes, factors and records.
-    for weights in DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some()) {
-        let codes = (weights, Convert::I8 { group: 32, floor: 0.0 });
+    for weights in DType::BLOCKS.into_iter().filter(in_chunks) {
+        let codes = match weights.has_float_codes() {
+            true => (weights, Convert::None),
+            false => (weights, Convert::I8 { group: 32, floor: 0.0 }),
+        };
         products((1, 1), true, 2048, &[48, 16, 16], End::Products, codes);
         products((1, 1), true, 512, &[40, 40], End::Swiglu, codes);
         products((4, 3), false, 512, &[0], End::Add { first: true }, codes);
@@ -609,7 +614,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     }
     // Many tokens with weights that kernels widen themselves: parts of tiles, rows that workgroups share, an odd number
     // of records.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    let packed = DType::BLOCKS.into_iter().filter(in_chunks);
     for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
         let pair = (weights, Convert::BF16);
         products((30, 27), false, 512, &[72, 40], End::Products, pair);
@@ -642,12 +647,12 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         }
     }
     // A token, a few of which each has matrices of its own, and many with tiles of a few slots and of many.
-    let packed = DType::BLOCKS.into_iter().filter(|f| f.in_planes().packed().is_some());
+    let packed = DType::BLOCKS.into_iter().filter(in_chunks);
     for weights in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0].into_iter().chain(packed) {
         let codes = Convert::I8 { group: 32, floor: 0.0 };
         let (few, many) = match weights {
             DType::F32 => (Convert::None, Convert::None),
-            DType::F16 => (Convert::None, Convert::BF16),
+            w if w == DType::F16 || w.has_float_codes() => (Convert::None, Convert::BF16),
             DType::BF16 => (Convert::BF16, Convert::BF16),
             _ => (codes, Convert::BF16),
         };
