@@ -65,6 +65,8 @@ def weights(format, m, k):
             return values, None, list(values)
         data = halves(values) if format == "f16" else bfloats(values)
         return data, None, list(of_halves(data) if format == "f16" else of_bfloats(data))
+    if format == "f8":
+        return float8_weights(m, k)
     block, bits, zero = {"q8": (32, 8, 0), "q4": (32, 4, 8), "t2": (256, 2, 1)}[format]
     codes = [RNG.randrange(-127, 128) if bits == 8 else RNG.randrange(16 if bits == 4 else 3) for _ in range(m * k)]
     scales = halves([RNG.uniform(0.01, 0.02) for _ in range(m * k // block)])
@@ -80,13 +82,21 @@ def weights(format, m, k):
     return out, scales, values
 
 
+def float8_weights(m, k):
+    """Random weights as floats of a byte with an f32 scale for each 128: codes, scales, values."""
+    codes = bytearray(RNG.choice((0, 128)) + RNG.randrange(127) for _ in range(m * k))
+    scales = array.array("f", [RNG.uniform(0.001, 0.002) for _ in range(m * k // 128)])
+    exact = lambda c: (-1 if c > 127 else 1) * ((c & 7) / 512 if c & 120 == 0 else 2.0 ** ((c >> 3 & 15) - 7) * (1 + (c & 7) / 8))
+    return codes, scales, [exact(c) * scales[i // 128] for i, c in enumerate(codes)]
+
+
 def packed_types():
     """The rows of `kernels/packed.h`: bits of a code in the low and the high plane, elements of a record, what is taken off codes, whether codes
     are indices of a table, whether there are minimums, what scales are divided by, and what a record has for each so many elements. Then the tables."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     text = open(os.path.join(root, "crates", "hologram-gpu", "kernels", "shared", "packed.h")).read()
     kinds = {"ONE": None, "PAIRS": ("pairs", 32), "NIBBLES": ("nibbles", 16), "SIGNED_16": ("signed", 16), "SIGNED_32": ("signed", 32),
-             "EXPONENT": ("exponent", 32), "FLOATS_16": ("float", 16)}
+             "EXPONENT": ("exponent", 32), "FLOATS_16": ("float", 16), "WHOLE": ("whole", 128)}
     types = {}
     for name, numbers, factors in re.findall(r"^  DO\((\w+), \w+, ([\d, ]+), (\w+)\)", text, re.M):
         low, high, chunks, _, bias, table, minimum, divisor = map(int, numbers.split(", "))
@@ -95,11 +105,16 @@ def packed_types():
     return types, {name.lower(): list(struct.unpack("<16b", struct.pack("<4I", *(int(w, 16) for w in words)))) for name, *words in tables}
 
 
-PACKED, TABLES = packed_types()
+ALL_PACKED, TABLES = packed_types()
+# Those whose codes are integers.
+PACKED = {name: row for name, row in ALL_PACKED.items() if row[0] < 8}
 
 
 def packed_weights(format, m, k):
     """Random weights in planes: low, high (None where there is none), records, values."""
+    if format not in PACKED:
+        codes, scales, values = float8_weights(m, k)
+        return codes, None, bytearray(scales.tobytes()), values
     low_bits, high_bits, block, bias, table, minimum, divisor, factors = PACKED[format]
     low, high, records, values = bytearray(m * k * low_bits // 8), bytearray(m * k * high_bits // 8), bytearray(), []
     for at in range(0, m * k, block):

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import mslc
-from kernel_data import (PACKED, RNG, bfloats, dots, floats, halves, of_bfloats, of_halves, one, packed_weights, quantized, rows_of, uints,
+from kernel_data import (ALL_PACKED, PACKED, RNG, bfloats, dots, floats, halves, of_bfloats, of_halves, one, packed_weights, quantized, rows_of, uints,
                          weights)
 from runner import Fault, Library
 
@@ -388,7 +388,7 @@ def activations(format, x, k):
 
 def matvec():
     """Few tokens: one matrix; three; a gate; with a norm, and with an addition."""
-    for w, a in [("bf16", "bf16"), ("q8", "i8"), ("q4", "i8"), ("t2", "i8row"), ("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q4", "f32"), ("t2", "f32")]:
+    for w, a in [("bf16", "bf16"), ("q8", "i8"), ("q4", "i8"), ("t2", "i8row"), ("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q4", "f32"), ("t2", "f32"), ("f8", "f32")]:
         for tokens, form in [(1, "one"), (2, "three"), (1, "gate"), (4, "norm"), (1, "add")]:
             if (w, a) in [("f32", "f32"), ("f16", "f32")] and form in ("three", "add"):
                 continue
@@ -409,7 +409,7 @@ def matvec():
                 after, results = 3, [[p + r for p, r in zip(products[0], added)]]
             outputs = [floats(len(r)) for r in results] + [None] * (3 - len(results))
             x_bytes = {"bf16": 2, "f32": 4}.get(a, 1)
-            chunk = {"f32": 4, "f16": 8, "bf16": 8, "q8": 16, "q4": 32, "t2": 64}[w]
+            chunk = {"f32": 4, "f16": 8, "bf16": 8, "q8": 16, "f8": 16, "q4": 32, "t2": 64}[w]
             ternary, gated = w == "t2", form == "gate"
             wide_tokens = next(t for t in (1, 2, 4, 8) if t >= tokens)
             fast = (w, a) == ("bf16", "bf16") and wide_tokens == 1
@@ -594,7 +594,7 @@ def experts():
 
 def packed():
     d, rows, ids = 512, 5, uints(4, 0, 2)
-    for w in PACKED:
+    for w in ALL_PACKED:
         low, high, records, values = packed_weights(w, rows, d)
         # The last workgroup has threads without work.
         total = rows * d // 8

@@ -393,8 +393,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SHAPE")]
     pub shape: Option<String>,
     /// Type of the random weights: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL,
-    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, NVFP4, TQ1_0, TQ2_0; Q4_K_M and Q5_K_M are
-    /// llama.cpp's mixtures with Q6_K for Llama models
+    /// IQ4_XS, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, MXFP4, NVFP4, F8_E4M3, TQ1_0, TQ2_0; Q4_K_M and
+    /// Q5_K_M are llama.cpp's mixtures with Q6_K for Llama models
     #[arg(long = "type", id = "type_", value_name = "T")]
     pub format: Option<String>,
     /// Prompt tokens of the prefill test; 0 skips it. Several, as in 512,2048, are measured one after another, in every

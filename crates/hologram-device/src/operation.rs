@@ -411,6 +411,11 @@ pub enum Operation {
         /// The least magnitude that a scale represents.
         floor: F32,
     },
+    /// Activations as floats of 8 bits with a scale per group.
+    QuantizeF8 {
+        /// Elements of a group.
+        group: u32,
+    },
     /// Weights in the layout that a device's kernels read.
     Repack,
     /// Rotary position embedding.
@@ -500,6 +505,7 @@ impl Operation {
             Operation::BatchMatmul { .. } => "batch_matmul",
             Operation::Conv2d { .. } => "conv2d",
             Operation::Quantize { .. } => "quantize",
+            Operation::QuantizeF8 { .. } => "quantize_f8",
             Operation::Repack => "repack",
             Operation::Rope { .. } => "rope",
             Operation::KvAppend => "kv_append",

@@ -28,7 +28,7 @@ pub struct Policy {
 /// A format that suits a device in some steps.
 #[derive(Clone, Debug)]
 pub struct Preference {
-    /// The format.
+    /// The format; groups of 0 elements stand for whole rows.
     pub format: DType,
     /// The weights that it suits, by their layout and the elements of a row.
     pub weights: fn(DType, usize) -> bool,
@@ -61,13 +61,13 @@ impl Policy {
     /// layout with rows of `k` elements, in a step of up to `tokens` tokens. The graph then states the format; a kernel
     /// never chooses it.
     pub fn activations(&self, weights: DType, k: usize, tokens: usize, choices: &[DType]) -> Option<DType> {
-        choose(&self.activations, |p| (p.weights)(weights, k) && p.tokens.contains(&tokens), choices)
+        choose(&self.activations, |p| (p.weights)(weights, k) && p.tokens.contains(&tokens), k, choices)
     }
 
     /// The best of several formats (the first is the most precise) for attention's products in a step of up to `tokens`
     /// tokens. The graph then states it, as with [`Policy::activations`](Policy::activations()).
     pub fn attention_products(&self, tokens: usize, choices: &[DType]) -> Option<DType> {
-        choose(&self.attention, |p| p.tokens.contains(&tokens), choices)
+        choose(&self.attention, |p| p.tokens.contains(&tokens), 0, choices)
     }
 
     /// The best of several formats (the first is the most precise) for a model's cache of keys and values.
@@ -76,8 +76,17 @@ impl Policy {
     }
 }
 
-/// The first format that suits and can be chosen, else the first choice.
-fn choose(preferences: &[Preference], suits: impl Fn(&Preference) -> bool, choices: &[DType]) -> Option<DType> {
-    let suiting = preferences.iter().filter(|p| suits(p)).map(|p| p.format);
+/// The first format that suits and can be chosen, for rows of `k` elements, else the first choice.
+fn choose(
+    preferences: &[Preference],
+    suits: impl Fn(&Preference) -> bool,
+    k: usize,
+    choices: &[DType],
+) -> Option<DType> {
+    let whole = |format| match format {
+        DType::F8Groups { group: 0 } => DType::F8Groups { group: k as u32 },
+        format => format,
+    };
+    let suiting = preferences.iter().filter(|p| suits(p)).map(|p| whole(p.format));
     suiting.into_iter().find(|format| choices.contains(format)).or(choices.first().copied())
 }

@@ -70,6 +70,10 @@ pub const FEW_TOKENS_AS_PACKED_CODES: usize = 2;
 /// multiply them as `bf16`, whose range activations do not exceed.
 pub const FEW_TOKENS_AS_F32: usize = 2;
 
+/// Up to so many tokens `F8_E4M3` weights are multiplied by `bf16` activations, which are more precise than floats of 8
+/// bits and as fast as the memory.
+pub const FEW_TOKENS_BEFORE_F8: usize = 64;
+
 /// The GPU that kernels are chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -262,6 +266,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::RmsNorm { .. } => &[rms_norm::find],
         Operation::LayerNorm { .. } => &[layer_norm::find],
         Operation::Quantize { .. } => &[quantize::find],
+        Operation::QuantizeF8 { .. } => &[quantize::find_f8],
         Operation::Elementwise(_) | Operation::Cast | Operation::Copy => &[elementwise::find],
         Operation::Gather => &[gather::find],
         Operation::Attention { .. } => &[attention::find],

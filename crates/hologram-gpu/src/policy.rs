@@ -3,16 +3,25 @@
 use hologram_device::{DType, Policy, Preference};
 
 use super::gemm::{CODES_TOKENS, CODES_UNIT, MOST_WHOLE_CODES, has_more_codes};
-use super::{FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, Target, Vendor};
+use super::{
+    FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, FEW_TOKENS_BEFORE_F8, Target,
+    Vendor,
+};
 
 /// The weights of a preference.
 type Suits = fn(DType, usize) -> bool;
 
+/// Whether weights are in planes of integers.
+fn has_integers(weights: DType) -> bool {
+    matches!(weights, DType::Planes(_)) && !weights.has_float_codes()
+}
+
 /// The preferences of a GPU.
 pub fn policy(target: Target) -> Policy {
     let any: Suits = |_, _| true;
-    let codes: Suits = |weights, _| matches!(weights, DType::Planes(_)) && !weights.is_ternary();
-    let packed: Suits = |weights, _| weights.packed().is_some();
+    let codes: Suits = |weights, _| has_integers(weights) && !weights.is_ternary();
+    let packed: Suits = |weights, _| has_integers(weights) && weights.packed().is_some();
+    let floats: Suits = |weights, _| weights.has_float_codes();
     let f16: Suits = |weights, _| weights == DType::F16;
     // Codes of more tokens have no kernels but these.
     let whole: Suits = |weights, k| has_more_codes(weights) && k.is_multiple_of(CODES_UNIT) && k <= MOST_WHOLE_CODES;
@@ -24,8 +33,13 @@ pub fn policy(target: Target) -> Policy {
         true => (FEW_TOKENS, FEW_TOKENS, CODES_TOKENS),
         false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES, 0),
     };
+    // With more tokens tensor cores multiply floats of 8 bits, where they do.
+    let few_floats = if target.is(90) { FEW_TOKENS_BEFORE_F8 } else { usize::MAX - 1 };
     let activations = match target.vendor {
         Vendor::Nvidia { .. } => vec![
+            prefer(DType::F32, floats, 0..=FEW_TOKENS_AS_F32),
+            prefer(DType::F8Groups { group: 0 }, floats, few_floats + 1..=usize::MAX),
+            prefer(DType::BF16, floats, FEW_TOKENS_AS_F32 + 1..=usize::MAX),
             prefer(as_codes, whole, 0..=few_whole),
             prefer(as_codes, packed, 0..=few_packed),
             prefer(DType::BF16, packed, few_packed + 1..=usize::MAX),

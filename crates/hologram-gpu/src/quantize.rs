@@ -1,7 +1,8 @@
-//! `quantize`: x f32 [rows, n] → i8 groups [rows, n].
+//! `quantize`: x f32 [rows, n] → i8 groups [rows, n]; `quantize_f8`: → floats of 8 bits.
 
 use hologram_device::{DType, KernelSpec, Operation};
 
+use super::kernels::cuda::quantize_f8::QuantizeF8;
 use super::kernels::quantize;
 use super::launch::{Count, FEW_QUANTIZED, Places, all_f32, launch, number, row_in_registers, single};
 use super::{NativeKernel, Target};
@@ -33,6 +34,31 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         }
     };
     Some(single(launch))
+}
+
+/// The native kernel for `quantize_f8`, on NVIDIA GPUs.
+pub(super) fn find_f8(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let ([x], DType::F8Groups { group }) = (spec.inputs.as_slice(), spec.output.format) else { return None };
+    let (n, groups) = (x.row_len(), x.row_len() / group.max(1) as usize);
+    let served = !target.is_apple()
+        && spec.in_place.is_none()
+        && all_f32([x])
+        && spec.output.shape == x.shape
+        && group > 0
+        && group.is_multiple_of(4)
+        && n == groups * group as usize;
+    if !served {
+        return None;
+    }
+    let (places, all) = (Places::of(spec), Count::rows(x)?.times(groups)?);
+    let args = QuantizeF8 {
+        x: places.input(0, 0),
+        codes: places.output(0),
+        scales: places.output(1),
+        groups: places.counted(all),
+        group,
+    };
+    Some(single(launch(args, "quantize_f8", [all.max(), 1], 512)?))
 }
 
 /// Whether kernels with a row in registers quantise rows of `n` in groups of `group`: whole rows, or 32, 64, 128 or 256

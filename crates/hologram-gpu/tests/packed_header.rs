@@ -1,6 +1,6 @@
 //! The rows of packed formats as GPU kernels read them: the generated part of `kernels/shared/packed.h`.
 
-use hologram_device::{BlockType, Factors};
+use hologram_device::{BlockType, DType, Factors};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/shared/packed.h");
 /// The lines around the generated part.
@@ -10,7 +10,9 @@ const END: &str = "// End of what is generated.\n";
 
 fn generated() -> String {
     let mut text = "#define PACKED_TYPES(DO)".to_string();
-    for block in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
+    // Floats of a byte have a header of their own.
+    let of_integers = |block: &BlockType| block.is_packed() && !DType::Block(*block).has_float_codes();
+    for block in BlockType::ALL.into_iter().filter(of_integers) {
         let factors = match block.factors() {
             Factors::None => "ONE",
             Factors::Pairs => "PAIRS",
@@ -19,6 +21,7 @@ fn generated() -> String {
             Factors::Signed(_) => "SIGNED_32",
             Factors::Exponent => "EXPONENT",
             Factors::Floats => "FLOATS_16",
+            Factors::Whole => "WHOLE",
         };
         let numbers = [
             block.low_bits(),

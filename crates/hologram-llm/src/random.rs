@@ -288,6 +288,11 @@ fn random_values(
                 run(&fill_iq1_m_scales()?, 4 * blocks, &[0], f32::from(scale.to_bits()))?;
                 return Ok(tensor);
             }
+            if let Some(Scales::F32 { at }) = format.row().map(|row| row.scales) {
+                let size = deviation * format.unit_numbers()[0];
+                run(&fill_scale_words(format, at)?, elements / format.block_len() * 4, &[0], size)?;
+                return Ok(tensor);
+            }
             let unit = Factors::of(format).map_or(1.0, |factors| factors.numbers);
             for number in 0..format.numbers_at().len().max(1) {
                 let size = deviation * unit * format.unit_numbers()[number];
@@ -426,6 +431,13 @@ fn fill_codes(format: DType) -> std::result::Result<Program, CoreError> {
             let both = b.mul(low, 17u32);
             byte = b.select(nibbles, both, byte);
         }
+        if format.has_float_codes() {
+            // Of the floats, those that are no number are replaced.
+            let bits = b.and(byte, 127u32);
+            let none = b.eq(bits, 127u32);
+            let other = b.sub(byte, 1u32);
+            byte = b.select(none, other, byte);
+        }
         let byte = b.cvt(ty, byte);
         b.store(out, i, byte);
     })
@@ -452,6 +464,27 @@ fn fill_scale_bytes(format: DType, at: usize, count: usize) -> std::result::Resu
             let place = b.add(start, which);
             let place = b.add(place, at as u32);
             let byte = b.cvt(Type::U32, size);
+            let byte = b.cvt(Type::U8, byte);
+            b.store(out, place, byte);
+        },
+    )
+}
+
+/// The `f32` at byte `at` of every block, `size`, byte by byte.
+fn fill_scale_words(format: DType, at: usize) -> std::result::Result<Program, CoreError> {
+    per_item(
+        "random_scale_words",
+        Type::U8,
+        |_, i| i,
+        |b, out, i, _, size| {
+            let (block, which) = (b.shr(i, 2u32), b.and(i, 3u32));
+            let start = b.mul(block, format.block_bytes() as u32);
+            let place = b.add(start, which);
+            let place = b.add(place, at as u32);
+            let bits = b.bitcast(Type::U32, size);
+            let shift = b.shl(which, 3u32);
+            let byte = b.shr(bits, shift);
+            let byte = b.and(byte, 255u32);
             let byte = b.cvt(Type::U8, byte);
             b.store(out, place, byte);
         },

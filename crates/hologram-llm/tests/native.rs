@@ -179,6 +179,28 @@ fn steps_of_published_mixtures_run_native_kernels() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// FP8 weights: steps of every number of tokens, on GPUs of NVIDIA with tensor cores for FP8 and without.
+#[test]
+fn steps_of_fp8_run_native_kernels() {
+    let mut wrong = Vec::new();
+    for target in [Target::nvidia(90, 132, 227 << 10), Target::nvidia(80, 108, 163 << 10)] {
+        let dry = Arc::new(DryGpu::new(target));
+        let executor = Executor::from_backend(dry.clone());
+        let types = WeightTypes::from(DType::F8_E4M3);
+        let model = Model::random(Shape::find("llama-1b").unwrap(), types, &executor).unwrap();
+        let mut session = model.session(SessionOptions { context: 512, ..SessionOptions::default() }).unwrap();
+        for tokens in [1, 2, 3, 8, 40, 64, 65, 512] {
+            session.truncate(0, 0);
+            session.feed(0, &vec![1; tokens], Logits::Last).unwrap();
+            let programs = dry.last_programs();
+            if !programs.iter().all(|name| &**name == "fused") {
+                wrong.push(format!("{tokens} tokens: {programs:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The table of docs/devices.md says of GPUs and of the CPU what the devices say of themselves.
 #[test]
 fn the_table_of_devices_is_true() {

@@ -52,3 +52,43 @@ fn packed_weights_are_multiplied_as_their_values_are() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Products of FP8 with FP8 at the sizes of models, beside those of the same values in `f32`. Activations are floats of 8
+/// bits whose greatest is 448, so that nothing is rounded.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn fp8_with_fp8_is_the_product_of_the_values() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let layout = executor.backend().policy().weight_layout(DType::F8_E4M3);
+    let mut wrong = Vec::new();
+    for [n, m, k] in [[65, 1024, 4096], [128, 4096, 4096], [170, 4096, 4096], [512, 28672, 4096], [512, 4096, 14336]] {
+        let products = || -> Result<[Vec<f32>; 2]> {
+            let weights = random_tensor(&executor, layout, &[m, k], 7)?;
+            let mut g = Graph::new();
+            let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+            let w = g.constant(&weights)?;
+            let narrow = g.quantize_f8(x, k as u32)?;
+            let stored = g.linear(narrow, w)?;
+            g.output("stored", stored)?;
+            let rows = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(m))?;
+            let rows = g.gather(w, rows)?;
+            let exact = g.linear(x, rows)?;
+            g.output("exact", exact)?;
+            let mut plan = g.compile(&executor, &[])?;
+            let value = |i: usize| if i % k == 5 { 448.0 } else { ((i * 7919 + i / 31) % 29) as f32 - 14.0 };
+            plan.write("x", &(0..n * k).map(value).collect::<Vec<f32>>())?;
+            plan.run()?;
+            Ok([plan.read("stored")?, plan.read("exact")?])
+        };
+        let [stored, exact] = products().unwrap();
+        let greatest = exact.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+        let off = stored.iter().zip(&exact).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0f32, |most, v| if v.is_nan() { f32::INFINITY } else { most.max(v) });
+        // Sums of 128 have about 13 bits.
+        if off > greatest / 512.0 {
+            wrong.push(format!("{n} x {m} x {k}: {off} of {greatest}"));
+        }
+        println!("{n} x {m} x {k}: {off} of {greatest}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

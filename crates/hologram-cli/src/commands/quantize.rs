@@ -94,6 +94,7 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
 /// A type that tensors can be written in, by its name in any case.
 fn format(name: &str) -> Option<DType> {
     let plain = [DType::F32, DType::F16, DType::BF16];
-    let all = plain.into_iter().chain(DType::BLOCKS).filter(|format| format.is_encodable());
+    let in_files = |format: &DType| format.row().is_none_or(|row| row.id.is_some());
+    let all = plain.into_iter().chain(DType::BLOCKS).filter(|format| format.is_encodable() && in_files(format));
     all.into_iter().find(|format| format.name().eq_ignore_ascii_case(name))
 }

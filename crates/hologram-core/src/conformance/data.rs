@@ -97,12 +97,13 @@ pub(super) fn draw(
                 }
             }
         }
-        (DType::I8Groups { group }, fill) => {
+        (DType::I8Groups { group } | DType::F8Groups { group }, fill) => {
             let views = input.format.views(max_rows, row_len);
             for code in &mut data[..rows * row_len] {
                 // Quantization never gives -128.
                 *code = (random.below(255) as i32 - 127) as i8 as u8;
             }
+            only_numbers(input.format, &mut data[..rows * row_len]);
             let scales = &mut data[views.last().map_or(0, |v| v.offset)..];
             for scale in scales.chunks_exact_mut(4).take(rows * row_len / group.max(1) as usize) {
                 scale.copy_from_slice(&random.scale(size_of_fill(fill) / 64.0).to_le_bytes());
@@ -119,6 +120,7 @@ pub(super) fn draw(
             for block in 0..blocks {
                 let block = &mut data[block * format.block_bytes()..(block + 1) * format.block_bytes()];
                 block.fill_with(|| random.next() as u8);
+                only_numbers(format, block);
                 for (which, number) in numbers.into_iter().enumerate().take(format.numbers_at().len().max(1)) {
                     format.set_number(block, which, random.scale(size * number));
                 }
@@ -152,6 +154,7 @@ fn draw_planes(
     for (at, bytes) in at.into_iter().zip([codes, high, record]) {
         data[at..at + used * bytes].fill_with(|| random.next() as u8);
     }
+    only_numbers(DType::Planes(block), &mut data[..used * codes]);
     // Factors of 6 bits in the file have 8 bits here.
     let wider = match block.row().scales {
         Scales::SixBitPairs { .. } | Scales::SixBits { .. } => 0.25,
@@ -160,6 +163,10 @@ fn draw_planes(
     // Scales that are floats themselves are those of a block.
     let mut whole = vec![0; block.row().bytes];
     for record in data[at[2]..at[2] + used * record].chunks_exact_mut(record) {
+        if let Scales::F32 { .. } = block.row().scales {
+            record.copy_from_slice(&random.scale(size * unit[0]).to_le_bytes());
+            continue;
+        }
         if let Scales::E8M0 { at } | Scales::UE4M3 { at } = block.row().scales {
             for byte in record {
                 DType::Block(block).set_number(&mut whole, 0, random.scale(size * unit[0]));
@@ -172,6 +179,13 @@ fn draw_planes(
         }
     }
     Ok(())
+}
+
+/// Replaces codes that stand for no number.
+fn only_numbers(format: DType, codes: &mut [u8]) {
+    if format.has_float_codes() {
+        codes.iter_mut().filter(|code| **code & 127 == 127).for_each(|code| *code -= 1);
+    }
 }
 
 fn size_of_fill(fill: &Fill) -> f32 {

@@ -666,7 +666,8 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     ];
     for (i, weights) in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed()).enumerate() {
         for (j, (tokens, norm, k, rows, end, convert)) in swept.into_iter().enumerate() {
-            if taken(i, j) {
+            // Codes are multiplied with codes.
+            if taken(i, j) && !(weights.has_float_codes() && convert == codes) {
                 products(tokens, norm, k, rows, end, (weights, convert));
             }
         }
@@ -683,6 +684,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (i, weights) in packed().enumerate() {
         for (j, (tokens, norm, k, rows, end, convert)) in swept.into_iter().enumerate() {
             if taken(i, j) {
+                let convert = if weights.has_float_codes() && convert == codes { Convert::None } else { convert };
                 products(tokens, norm, k, rows, end, (weights, convert));
             }
         }
@@ -715,7 +717,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (i, weights) in plain.into_iter().chain(packed()).enumerate() {
         let (few, many) = match weights {
             DType::F32 => (Convert::None, Convert::None),
-            DType::F16 => (Convert::None, Convert::BF16),
+            w if w == DType::F16 || w.has_float_codes() => (Convert::None, Convert::BF16),
             DType::BF16 => (Convert::BF16, Convert::BF16),
             _ => (codes, Convert::BF16),
         };

@@ -87,6 +87,7 @@ impl Case {
             let name = match input.format {
                 DType::U32 if self.inputs.len() > 1 => continue,
                 DType::I8Groups { .. } => "i8".to_string(),
+                DType::F8Groups { .. } => "f8".to_string(),
                 format => format.name(),
             };
             if !names.contains(&name) {
@@ -185,7 +186,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
             elementwise cast fill
             concat pad arange random_uniform random_normal
-            gather repack rms_norm quantize matmul expert_matmul expert_sum batch_matmul rope kv_append attention
+            gather repack rms_norm quantize quantize_f8 matmul expert_matmul expert_sum batch_matmul rope kv_append attention
             conv_state causal_conv recurrent_state recurrence
             copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
             softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add

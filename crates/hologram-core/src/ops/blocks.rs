@@ -20,14 +20,50 @@ impl TensorArg {
         if let DType::Plain(_) = self.spec.format {
             return b.load_f32(self.views[0], index);
         }
-        let code = self.load_code(b, index);
-        let code = b.cvt(Type::F32, code);
+        let code = self.load_number(b, index);
         let scale = self.load_scale(b, index);
         let value = b.mul(scale, code);
         match self.load_minimum(b, index) {
             Some(minimum) => b.sub(value, minimum),
             None => value,
         }
+    }
+
+    /// The code at a row-major index as `f32`, an integer or a float.
+    pub fn load_number(&self, b: &mut Builder, index: impl Into<Value>) -> Value {
+        let index = index.into();
+        if !self.spec.format.has_float_codes() {
+            let code = self.load_code(b, index);
+            return b.cvt(Type::F32, code);
+        }
+        let code = self.float_bits(b, index);
+        let bits = b.and(code, 127u32);
+        let normal = b.shl(bits, 20u32);
+        let normal = b.add(normal, 120u32 << 23);
+        let normal = b.bitcast(Type::F32, normal);
+        let small = b.cvt(Type::F32, bits);
+        let small = b.mul(small, 1.0f32 / 512.0);
+        let is_small = b.lt(bits, 8u32);
+        let magnitude = b.select(is_small, small, normal);
+        let magnitude = b.bitcast(Type::U32, magnitude);
+        let sign = b.and(code, 128u32);
+        let sign = b.shl(sign, 24u32);
+        let value = b.or(magnitude, sign);
+        b.bitcast(Type::F32, value)
+    }
+
+    /// The byte of a code that is a float.
+    fn float_bits(&self, b: &mut Builder, index: Value) -> Value {
+        if let DType::Planes(_) | DType::F8Groups { .. } = self.spec.format {
+            let byte = b.load(self.views[0], index);
+            return b.cvt(Type::U32, byte);
+        }
+        let first = match self.spec.format.row().map(|row| row.codes) {
+            Some(Codes::Bits(low, _)) => low.at as u32,
+            _ => 0,
+        };
+        let at = self.element(b, index);
+        self.byte(b, at.start, at.e, first)
     }
 
     /// The integer code at a row-major index as `i32`, for block-quantized and group-quantized formats. The value is
@@ -93,7 +129,7 @@ impl TensorArg {
         let format = self.spec.format;
         match format {
             DType::Plain(_) => return Value::from(1.0f32),
-            DType::I8Groups { group } => {
+            DType::I8Groups { group } | DType::F8Groups { group } => {
                 let at = b.div(index, group);
                 return b.load(self.views[1], at);
             }
@@ -106,6 +142,10 @@ impl TensorArg {
         match self.scales() {
             Scales::E8M0 { .. } => return self.e8m0(b, index),
             Scales::UE4M3 { .. } => return self.ue4m3(b, index),
+            Scales::F32 { .. } => {
+                let bits = self.scale_factor(b, index);
+                return b.bitcast(Type::F32, bits);
+            }
             _ => {}
         }
         let d = self.number(b, index, 0);
@@ -122,11 +162,14 @@ impl TensorArg {
     }
 
     /// The scale of the run that holds an index as a multiple of its block's scale, for formats with several runs per
-    /// block; the byte of a scale that is a float of one byte.
+    /// block; the bits of a scale that is a float itself.
     pub fn scale_factor(&self, b: &mut Builder, index: Value) -> Value {
         let at = self.element(b, index);
         let run = b.shr(at.e, self.spec.format.scale_len().trailing_zeros());
         if let Some(packed) = self.spec.format.packed() {
+            if packed.factors() == Factors::Whole {
+                return self.word(b, |b, i| self.record_byte(b, packed, index, Value::from(i), 0));
+            }
             let pairs = packed.factors() == Factors::Pairs;
             let place = if pairs { b.shl(run, 1u32) } else { run };
             let byte = self.record_byte(b, packed, index, place, 2 * packed.numbers() as u32);
@@ -134,7 +177,7 @@ impl TensorArg {
                 Factors::Pairs => byte,
                 Factors::Nibbles => b.and(byte, 15u32),
                 Factors::Exponent | Factors::Floats => byte,
-                Factors::Signed(_) | Factors::None => signed_byte(b, byte),
+                Factors::Signed(_) | Factors::None | Factors::Whole => signed_byte(b, byte),
             };
         }
         match self.scales() {
@@ -157,8 +200,20 @@ impl TensorArg {
             Scales::SixBitPairs { at: first } => self.k_bits(b, &at, run, first as u32, 0),
             // These scales are floats of one byte themselves.
             Scales::E8M0 { at: first } | Scales::UE4M3 { at: first } => self.byte(b, at.start, run, first as u32),
+            Scales::F32 { at: first } => self.word(b, |b, i| self.byte(b, at.start, Value::from(first as u32 + i), 0)),
             Scales::One => Value::from(1u32),
         }
+    }
+
+    /// Four bytes as a word, the lowest first.
+    fn word(&self, b: &mut Builder, byte: impl Fn(&mut Builder, u32) -> Value) -> Value {
+        let mut word = byte(b, 0);
+        for i in 1..4 {
+            let next = byte(b, i);
+            let next = b.shl(next, 8 * i);
+            word = b.or(word, next);
+        }
+        word
     }
 
     /// The scale of [`Scales::E8M0`].
@@ -232,6 +287,9 @@ impl TensorArg {
 
     /// The bits of the code at a row-major index, as in the file, for a tensor in blocks or in chunks.
     pub fn packed_bits(&self, b: &mut Builder, packed: BlockType, index: Value) -> Value {
+        if self.spec.format.has_float_codes() {
+            return self.float_bits(b, index);
+        }
         if let DType::Block(block) = self.spec.format {
             let code = match (block.table(), block.row().codes) {
                 (Some(_), Codes::Bits(low, _)) => {

@@ -1,6 +1,6 @@
 //! Matrix product with a transposed right side, y = x·wᵀ: every projection of a model.
 
-use hologram_backends::{DType, KernelSpec, Operation};
+use hologram_backends::{BlockType, DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use std::borrow::Cow;
@@ -33,6 +33,11 @@ impl Graph {
     ///   minimums. Groups are of 32 for blocks of 32, and of 32 or 256 for blocks of 256; for ternary weights, a
     ///   multiple of 256, or a multiple of 32 that divides 256.
     ///
+    /// - `x` in [`DType::F8Groups`] (from [`Graph::quantize_f8`], in groups of multiples of 128) and `w` in `F8_E4M3`:
+    ///   products of codes are exact. Their sums over a block of 128 are multiplied by the block's and the group's
+    ///   scale and added in `f32`. A device may sum the 128 with 13 bits of the greatest partial sum, as tensor cores
+    ///   of NVIDIA GPUs do.
+    ///
     /// Quantized weights may lie in planes ([`DType::Q8Planes`] and similar), which does not change the computation.
     ///
     /// # Errors
@@ -60,6 +65,10 @@ pub(super) fn fits(x: DType, w: DType) -> bool {
         (DType::I8Groups { group }, w) if w.is_ternary() => {
             group > 0 && (group.is_multiple_of(256) || (group.is_multiple_of(32) && 256 % group == 0))
         }
+        (DType::F8Groups { group }, DType::Block(BlockType::F8_E4M3) | DType::Planes(BlockType::F8_E4M3)) => {
+            group > 0 && group.is_multiple_of(128)
+        }
+        (DType::I8Groups { .. }, w) if w.has_float_codes() => false,
         (DType::I8Groups { group }, w) if w.is_quantized_weight() => group == 32 || group as usize == w.block_len(),
         _ => false,
     }
@@ -73,7 +82,7 @@ fn rounds(x: DType, w: DType) -> bool {
 /// The number of products that are summed before a scale is applied.
 fn unit(x: DType, w: DType, k: usize) -> usize {
     match (x, w) {
-        (DType::I8Groups { group }, w) => w.scale_len().min(group as usize),
+        (DType::I8Groups { group } | DType::F8Groups { group }, w) => w.scale_len().min(group as usize),
         (_, DType::Plain(_)) => k,
         (_, w) => w.scale_len(),
     }
@@ -231,6 +240,19 @@ pub(super) fn add_products(
             }
             b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
         }),
+        (DType::F8Groups { .. }, _) => b.for_(0u32, row_len, unit, |b, block| {
+            let x_block = b.add(x_start, block);
+            let w_block = b.add(w_start, block);
+            let dot = b.var(0.0f32);
+            b.for_(0u32, unit, 1u32, |b, e| {
+                let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
+                let (xc, wc) = (x.load_number(b, xi), w.load_number(b, wi));
+                b.assign_op(dot, Opcode::Fma, &[xc, wc, dot]);
+            });
+            let (xs, ws) = (x.load_scale(b, x_block), w.load_scale(b, w_block));
+            let scaled = b.mul(dot, ws);
+            b.assign_op(sum, Opcode::Fma, &[scaled, xs, sum]);
+        }),
         (DType::BF16, _) | (_, DType::Plain(_)) => b.for_(0u32, row_len, 1u32, |b, e| {
             let (xi, wi) = (b.add(x_start, e), b.add(w_start, e));
             let (xv, wv) = (x.load(b, xi), weight(b, x, w, wi));
@@ -243,8 +265,7 @@ pub(super) fn add_products(
                 let scale = w.load_scale(b, w_block);
                 b.for_(0u32, unit, 1u32, |b, e| {
                     let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
-                    let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
-                    let code = b.cvt(Type::F32, code);
+                    let (xv, code) = (x.load(b, xi), w.load_number(b, wi));
                     let value = b.mul(scale, code);
                     let value = b.sub(value, minimum);
                     b.assign_op(sum, Opcode::Fma, &[xv, value, sum]);
@@ -254,8 +275,7 @@ pub(super) fn add_products(
             let dot = b.var(0.0f32);
             b.for_(0u32, unit, 1u32, |b, e| {
                 let (xi, wi) = (b.add(x_block, e), b.add(w_block, e));
-                let (xv, code) = (x.load(b, xi), w.load_code(b, wi));
-                let code = b.cvt(Type::F32, code);
+                let (xv, code) = (x.load(b, xi), w.load_number(b, wi));
                 b.assign_op(dot, Opcode::Fma, &[xv, code, dot]);
             });
             let scale = w.load_scale(b, w_block);
@@ -300,7 +320,10 @@ pub(super) fn reference_products<'a>(
             };
             squares += size * size;
         }
-        out.push(sum, sum_bound(DType::F32, (row.len() / exact) as f64, sum, squares));
+        // Sums of 128 with 13 bits of the greatest partial sum, each product and sum truncated to them.
+        let few_bits = matches!(x, DType::F8Groups { .. });
+        let rough = if few_bits { (sum.abs() + squares.sqrt()) * 128f64.sqrt() * 2f64.powi(-13) } else { 0.0 };
+        out.push(sum, sum_bound(DType::F32, (row.len() / exact) as f64, sum, squares) + rough);
     }
 }
 
@@ -366,7 +389,11 @@ pub(super) fn cases() -> Vec<Case> {
         if matches!(w, DType::Q8_0 | DType::Q4_0 | DType::TQ2_0) {
             continue;
         }
-        let groups: &[u32] = if w.block_len() < 256 { &[32] } else { &[32, 256] };
+        let groups: &[u32] = match w.block_len() {
+            _ if w.has_float_codes() => &[],
+            256 => &[32, 256],
+            _ => &[32],
+        };
         let mut formats = vec![DType::F32];
         formats.extend((!w.is_ternary()).then_some(DType::BF16));
         formats.extend(groups.iter().map(|group| i8(*group)));
@@ -377,6 +404,17 @@ pub(super) fn cases() -> Vec<Case> {
                 }
             }
         }
+    }
+    // Floats of a byte on both sides, with a scale per token and per block of it.
+    for (n, max, m, k) in
+        [(1, 1, 9, 256), (5, 7, 33, 384), (37, 40, 72, 1280), (100, 130, 136, 640), (200, 256, 264, 2048)]
+    {
+        for w in DType::F8_E4M3.layouts() {
+            cases.push(case(DType::F8Groups { group: k as u32 }, w, n, max, m, k));
+        }
+    }
+    for w in DType::F8_E4M3.layouts() {
+        cases.push(case(DType::F8Groups { group: 128 }, w, 5, 7, 33, 384));
     }
     // One group for the whole row, as in BitNet.
     for (n, max, m, k) in [(1, 1, 67, 2560), (5, 7, 33, 768)] {

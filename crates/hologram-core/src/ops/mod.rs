@@ -28,6 +28,7 @@ mod optimizer;
 mod pad;
 mod pool2d;
 mod quantize;
+mod quantize_f8;
 mod random;
 mod recurrence;
 mod reduce;
@@ -155,6 +156,7 @@ pub fn cases() -> Vec<Case> {
         rms_norm::cases,
         repack::cases,
         quantize::cases,
+        quantize_f8::cases,
         matmul::cases,
         expert_matmul::cases,
         expert_sum::cases,

@@ -136,6 +136,7 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
         };
         let low = packed.low_bits() as u32;
         match (low, packed.table()) {
+            (8, _) => plane(b, 0, 32, [8, 0], &|_, i, _| i),
             (2, _) => plane(b, 0, 8, [2, 0], &quarters),
             (_, Some(_)) => plane(b, 0, 16, [4, 0], &|b, i, l| {
                 let i = b.shl(i, 1u32);
@@ -178,10 +179,20 @@ fn pack(spec: &KernelSpec, packed: BlockType) -> Result<Launchable> {
             let at = b.add(place, within as u32);
             let at = b.shr(at, run.trailing_zeros());
             let scale = x.scale_factor(b, index);
+            if packed.factors() == Factors::Whole {
+                let begins = b.eq(place, 0u32);
+                b.if_(begins, |b| {
+                    for i in 0..4u32 {
+                        let byte = b.shr(scale, 8 * i);
+                        store_byte(b, y.views[records], first, Value::from(i), byte);
+                    }
+                });
+                continue;
+            }
             let scale = b.cvt(Type::I32, scale);
             let scale = b.bitcast(Type::U32, scale);
             match packed.factors() {
-                Factors::None => {}
+                Factors::None | Factors::Whole => {}
                 Factors::Signed(_) | Factors::Exponent | Factors::Floats => {
                     store_byte(b, y.views[records], first, at, scale)
                 }

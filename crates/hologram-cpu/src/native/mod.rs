@@ -76,6 +76,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::TopK { .. } => &[sort::find_top_k],
         Operation::Reduce { .. } | Operation::ArgReduce { .. } => &[reduce::find],
         Operation::FusedElementwise
+        | Operation::QuantizeF8 { .. }
         | Operation::Fill { .. }
         | Operation::Arange { .. }
         | Operation::OptimizerStep { .. }

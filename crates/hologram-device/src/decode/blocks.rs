@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use super::number;
+use super::{number, single};
 use crate::format::{Bits, Codes, Row, Scales, Values, rows};
 
 /// Dequantizes blocks of `BYTES` bytes: as many as both slices hold. The loop over elements is in no closure: one that
@@ -19,6 +19,10 @@ pub fn decode<R: Row, const BYTES: usize, const LEN: usize, const RUNS: usize>(b
             let (scale, minimum) = (black_box(*scale), *minimum);
             // Rounds once, as the product is exact: scale and code have at most 23 significant bits together (Q6_K 18
             // and 5, IQ4_XS 16 and 7).
+            if matches!(R::ROW.values, Values::E4M3) {
+                out.iter_mut().zip(codes).for_each(|(y, c)| *y = scale * Values::e4m3(*c as u8));
+                continue;
+            }
             out.iter_mut().zip(codes).for_each(|(y, c)| *y = scale * f32::from(*c) - minimum);
         }
     }
@@ -48,7 +52,7 @@ fn take_codes<R: Row>(block: &[u8], codes: &mut [i8]) {
                 *code = match R::ROW.values {
                     Values::Offset(offset) => bits as i8 - offset as i8,
                     Values::Ternary => bits as i8 - 1,
-                    Values::Signed => bits as i8,
+                    Values::Signed | Values::E4M3 => bits as i8,
                     Values::Table(table) => table[usize::from(bits)],
                 };
             });
@@ -133,6 +137,7 @@ fn take_scales<R: Row>(block: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
             scales.iter_mut().zip(&block[at..]).for_each(|(scale, byte)| *scale = d * f32::from(*byte as i8));
         }
         Scales::E8M0 { at } => scales[0] = Scales::e8m0(block[at]),
+        Scales::F32 { at } => scales[0] = single(block, at),
         Scales::UE4M3 { at } => {
             scales.iter_mut().zip(&block[at..]).for_each(|(scale, byte)| *scale = Scales::ue4m3(*byte));
         }

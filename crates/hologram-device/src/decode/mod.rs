@@ -51,7 +51,7 @@ impl DType {
         }
         match self {
             DType::Plain(Type::F32 | Type::F16 | Type::BF16) => decode(self, bytes, out),
-            DType::Plain(_) | DType::I8Groups { .. } => {
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {
                 return Err(fail("it is not a format of floating-point weights".into()));
             }
             DType::Planes(block) if block.is_packed() => planes::decode_chunks(block, bytes, out),
@@ -75,18 +75,20 @@ pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
             blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
         }),
         DType::Grid(ty) => grid::decode(ty, bytes, out),
-        DType::Planes(_) | DType::I8Groups { .. } => {}
+        DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {}
     }
 }
 
-/// Splits the blocks of a GGUF format: calls `visit` for each with its codes, and a scale and a minimum for each
+/// Splits the blocks of a format whose codes are integers: calls `visit` for each with its codes, and a scale and a minimum for each
 /// [`DType::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
 #[inline(always)]
 pub fn each_block(format: DType, bytes: &[u8], mut visit: impl FnMut(&[i8], &[f32], &[f32])) {
     if let DType::Grid(ty) = format {
         return grid::each(ty, bytes, |codes, scales| visit(codes, scales, &[0.0; 16][..scales.len()]));
     }
-    if let DType::Block(block) = format {
+    if let DType::Block(block) = format
+        && !format.has_float_codes()
+    {
         with_row!(block, R => {
             const ROW: &BlockFormat = &<R as Row>::ROW;
             blocks::each::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, visit)
@@ -99,6 +101,12 @@ fn plain<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N])
     for (b, y) in bytes.as_chunks::<N>().0.iter().zip(out) {
         *y = decode(*b);
     }
+}
+
+/// The `f32` at a place of a block.
+#[inline(always)]
+fn single(b: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
 /// The `f16` number at a place of a block.

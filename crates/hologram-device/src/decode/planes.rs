@@ -1,7 +1,7 @@
 //! Weights in planes: [`PlaneLayout`](crate::PlaneLayout).
 
-use super::{decode, number};
-use crate::{BlockType, Codes, DType, Factors, Scales};
+use super::{decode, number, single};
+use crate::{BlockType, Codes, DType, Factors, Scales, Values};
 
 /// Elements of a chunk.
 const CHUNK: usize = 32;
@@ -30,7 +30,10 @@ pub fn decode_chunks(packed: BlockType, bytes: &[u8], out: &mut [f32]) {
         let record = &bytes[at[2] + block * packed.record_bytes()..][..packed.record_bytes()];
         for (e, y) in out.iter_mut().enumerate() {
             let (scale, minimum) = factors(packed, record, (c * CHUNK + e) % len);
-            *y = scale * f32::from(code(packed, low, high, e)) - minimum;
+            *y = match packed.row().values {
+                Values::E4M3 => scale * Values::e4m3(low[e]),
+                _ => scale * f32::from(code(packed, low, high, e)) - minimum,
+            };
         }
     }
 }
@@ -66,5 +69,6 @@ fn factors(packed: BlockType, record: &[u8], e: usize) -> (f32, f32) {
         Factors::Signed(run) => (d * f32::from(bytes[e / run] as i8), 0.0),
         Factors::Exponent => (Scales::e8m0(bytes[0]), 0.0),
         Factors::Floats => (Scales::ue4m3(bytes[e / 16]), 0.0),
+        Factors::Whole => (single(bytes, 0), 0.0),
     }
 }

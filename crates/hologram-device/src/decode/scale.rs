@@ -6,7 +6,7 @@ use crate::format::{DType, GridType, Scales};
 
 impl DType {
     /// Sets a block's number `which` ([`DType::unit_numbers`]: `d`, or `m`) to about `value`; all scales of a block
-    /// without numbers, which become about the nearest power of two. Does nothing for formats without blocks.
+    /// without numbers, of which those of a byte become about the nearest power of two. Does nothing for formats without blocks.
     pub fn set_number(self, block: &mut [u8], which: usize, value: f32) {
         let bytes = f16::from_f32(value).to_le_bytes();
         match self {
@@ -27,9 +27,10 @@ impl DType {
                     let byte = if small < 8.0 { small as u8 } else { exponent(value, 8, 15) << 3 };
                     block[at..at + 4].fill(byte);
                 }
+                (Scales::F32 { at }, None) => block[at..at + 4].copy_from_slice(&value.to_le_bytes()),
                 _ => {}
             },
-            DType::Plain(_) | DType::Planes(_) | DType::I8Groups { .. } => {}
+            DType::Plain(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {}
         }
     }
 }

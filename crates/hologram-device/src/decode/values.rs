@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use hologram_isa::Type;
 
-use crate::DType;
 use crate::error::Result;
+use crate::{DType, Values};
 
 impl DType {
     /// The first `len` elements of a tensor with memory for `max_rows` rows of `row_len` elements; fewer if the bytes
@@ -15,11 +15,13 @@ impl DType {
     pub fn values(self, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
         Ok(match self {
             DType::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
-            DType::I8Groups { group } => {
+            DType::I8Groups { group } | DType::F8Groups { group } => {
+                let floats = self.has_float_codes();
+                let code = |code: u8| if floats { Values::e4m3(code).into() } else { f64::from(code as i8) };
                 let at = self.views(max_rows, row_len).last().map_or(0, |v| v.offset);
                 let scales = data.get(at..).unwrap_or_default().chunks_exact(4).map(|b| number(Type::F32, b));
                 let scales = scales.flat_map(|scale| std::iter::repeat_n(scale, group as usize));
-                data.iter().take(len).zip(scales).map(|(code, scale)| f64::from(*code as i8) * scale).collect()
+                data.iter().take(len).zip(scales).map(|(byte, scale)| code(*byte) * scale).collect()
             }
             DType::Block(_) | DType::Grid(_) | DType::Planes(_) => {
                 // Planes are dequantized whole; elsewhere the first elements lie in the first bytes.

@@ -21,8 +21,9 @@ impl DType {
     pub const fn is_encodable(self) -> bool {
         match self {
             DType::Plain(ty) => matches!(ty, Type::F32 | Type::F16 | Type::BF16),
+            DType::Block(BlockType::F8_E4M3) => true,
             DType::Block(block) => block.row().id.is_some() && !matches!(block, BlockType::NVFP4),
-            DType::Grid(_) | DType::Planes(_) | DType::I8Groups { .. } => false,
+            DType::Grid(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => false,
         }
     }
 
@@ -104,6 +105,7 @@ fn nearest_code(row: &BlockFormat, value: f32, scale: f32, minimum: f32) -> u8 {
         Values::Table(table) => fit::nearest(table, code),
         Values::Ternary => (code.round().clamp(-1.0, 1.0) + 1.0) as u8,
         Values::Signed => code.round().clamp(-128.0, 127.0) as i8 as u8,
+        Values::E4M3 => Values::to_e4m3(code),
         Values::Offset(offset) => {
             let most = ((1u32 << row.code_bits()) - 1) as f32;
             // Half is rounded up, as the reference does.
@@ -118,6 +120,7 @@ fn value(row: &BlockFormat, code: u8, scale: f32, minimum: f32) -> f32 {
         Values::Table(table) => f32::from(table[usize::from(code & 15)]),
         Values::Ternary => f32::from(code) - 1.0,
         Values::Signed => f32::from(code as i8),
+        Values::E4M3 => Values::e4m3(code),
         Values::Offset(offset) => f32::from(code) - f32::from(offset),
     };
     scale * code - minimum
@@ -160,6 +163,7 @@ fn runs_of(row: &BlockFormat, values: &[f32], importance: Option<&[f32]>) -> (Ve
             (_, Values::Table(table)) => fit_table(values, weights, table),
             (_, Values::Ternary) => Fit { scale: extreme(values).abs(), minimum: 0.0 },
             (_, Values::Signed) => Fit { scale: extreme(values).abs() / 127.0, minimum: 0.0 },
+            (_, Values::E4M3) => Fit { scale: extreme(values).abs() / 448.0, minimum: 0.0 },
             (Scales::One, _) if row.has_minimum() => {
                 let (least, most) = values.iter().fold((f32::MAX, f32::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
                 if weighted {

@@ -32,6 +32,10 @@ pub fn scales(row: &BlockFormat, runs: &[Fit], error: RunError<'_>, out: &mut [u
             out[at] = (runs[0].scale.log2() + 128.0).clamp(0.0, 254.0) as u8;
             vec![(Scales::e8m0(out[at]), 0.0)]
         }
+        Scales::F32 { at } => {
+            out[at..at + 4].copy_from_slice(&runs[0].scale.to_le_bytes());
+            vec![(runs[0].scale, 0.0)]
+        }
         Scales::Nibbles { .. } | Scales::SixBitPairs { .. } => {
             let most = if matches!(row.scales, Scales::Nibbles { .. }) { 15.0 } else { 63.0 };
             let units = [largest(|run| run.scale) / most, largest(|run| run.minimum) / most];

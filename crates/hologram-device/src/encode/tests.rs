@@ -63,6 +63,28 @@ fn errors_are_those_of_llama_cpp() {
 }
 
 #[test]
+fn floats_of_a_byte_are_the_nearest() {
+    let value = |code: u8| Values::e4m3(code);
+    // All numbers, as their definition gives them.
+    for code in (0..=255u8).filter(|code| code & 127 != 127) {
+        let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+        let magnitude = if exponent == 0 { mantissa / 64.0 } else { (1.0 + mantissa) * ((exponent - 7) as f32).exp2() };
+        assert_eq!(value(code), if code < 128 { magnitude } else { -magnitude }, "{code}");
+        assert_eq!(Values::to_e4m3(value(code)), code);
+    }
+    // Between neighbours the nearest, half-way the even one, beyond the last the last.
+    for code in 0..126u8 {
+        let (low, high) = (value(code), value(code + 1));
+        let middle = (low + high) / 2.0;
+        let even = code + code % 2;
+        for (v, want) in [(middle, even), (middle.next_down(), code), (middle.next_up(), code + 1)] {
+            assert_eq!((Values::to_e4m3(v), Values::to_e4m3(-v)), (want, want | 128), "{v}");
+        }
+    }
+    assert_eq!([500.0, f32::INFINITY, -1e30].map(Values::to_e4m3), [126, 126, 254]);
+}
+
+#[test]
 fn bad_rows_are_rejected() {
     let row = |bad: f32| std::array::from_fn::<f32, 32, _>(|i| if i == 7 { bad } else { 1.0 });
     for (format, values, bytes, want) in [

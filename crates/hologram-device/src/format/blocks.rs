@@ -204,6 +204,14 @@ block_formats! {
         codes: Codes::Bits(bits(4, 8, 4), None), values: Values::Table(&FP4_VALUES),
         numbers: &[], scales: Scales::UE4M3 { at: 0 },
     };
+    /// FP8 of folders, in no GGUF file: blocks of 128 as an `f32` scale `s` and 128 floats `q` of a byte each (E4M3:
+    /// sign, four bits of exponent, three of mantissa; the codes 127 and 255, not a number, do not occur); the value is
+    /// `s·q`. 132 bytes.
+    F8_E4M3: BlockFormat {
+        id: None, len: 128, bytes: 132, planes: PlaneLayout::Chunks, unit: [1.0 / 107.0, 0.0],
+        codes: Codes::Bits(bits(4, 128, 8), None), values: Values::E4M3,
+        numbers: &[], scales: Scales::F32 { at: 0 },
+    };
     /// The values of `IQ1_S`, `IQ1_M`, `IQ2_XXS`, `IQ2_XS` and `IQ2_S`, in no file: blocks of 256 as an `f16` scale
     /// `d`, 16 bytes `s`, one per run of 16, and codes as in [`DType::IQ4_XS`]; the value is `d/8·s·value`. 146 bytes.
     IQ2_N: BlockFormat {

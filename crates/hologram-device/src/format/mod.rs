@@ -36,6 +36,12 @@ pub enum DType {
         /// Elements that share a scale; divides the row's length.
         group: u32,
     },
+    /// Activations as floats of a byte ([`Values::e4m3`]) with a scale per group of `group` elements of a row, in planes
+    /// as [`DType::I8Groups`]; the value is `scale·code`.
+    F8Groups {
+        /// Elements that share a scale; divides the row's length.
+        group: u32,
+    },
 }
 
 impl std::fmt::Display for DType {
@@ -107,6 +113,7 @@ impl DType {
             DType::Grid(grid) => grid.name().to_string(),
             DType::Planes(block) => format!("{} (planes)", block.name()),
             DType::I8Groups { group } => format!("i8/{group}"),
+            DType::F8Groups { group } => format!("f8/{group}"),
         }
     }
 
@@ -118,6 +125,9 @@ impl DType {
         if let Some(group) = name.strip_prefix("i8/") {
             return group.parse().ok().map(|group| DType::I8Groups { group });
         }
+        if let Some(group) = name.strip_prefix("f8/") {
+            return group.parse().ok().map(|group| DType::F8Groups { group });
+        }
         let of_block = |block: BlockType| [DType::Block(block), DType::Planes(block)];
         BlockType::ALL.into_iter().flat_map(of_block).chain(DType::GRIDS).find(|format| format.name() == name)
     }
@@ -126,7 +136,7 @@ impl DType {
     pub const fn row(self) -> Option<&'static BlockFormat> {
         match self {
             DType::Block(block) | DType::Planes(block) => Some(block.row()),
-            DType::Plain(_) | DType::Grid(_) | DType::I8Groups { .. } => None,
+            DType::Plain(_) | DType::Grid(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => None,
         }
     }
 
@@ -136,7 +146,7 @@ impl DType {
             DType::Plain(_) => 1,
             DType::Block(block) | DType::Planes(block) => block.row().len,
             DType::Grid(_) => GRID_BLOCK,
-            DType::I8Groups { group } => group as usize,
+            DType::I8Groups { group } | DType::F8Groups { group } => group as usize,
         }
     }
 
@@ -150,7 +160,7 @@ impl DType {
                 let [low, high, record] = block.plane_bytes();
                 low + high + record
             }
-            DType::I8Groups { group } => group as usize + 4,
+            DType::I8Groups { group } | DType::F8Groups { group } => group as usize + 4,
         }
     }
 
@@ -160,7 +170,7 @@ impl DType {
         match self {
             DType::Block(block) | DType::Planes(block) => block.row().run(),
             DType::Grid(grid) => grid.run(),
-            DType::Plain(_) | DType::I8Groups { .. } => self.block_len(),
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => self.block_len(),
         }
     }
 
@@ -172,6 +182,11 @@ impl DType {
     /// Whether codes are -1, 0 and 1.
     pub const fn is_ternary(self) -> bool {
         matches!(self.row(), Some(BlockFormat { values: Values::Ternary, .. }))
+    }
+
+    /// Whether codes are floats, not integers.
+    pub const fn has_float_codes(self) -> bool {
+        matches!(self.row(), Some(BlockFormat { values: Values::E4M3, .. })) || matches!(self, DType::F8Groups { .. })
     }
 
     /// Whether the format holds weights as codes with scales, in blocks or in planes.
@@ -197,7 +212,7 @@ impl DType {
         match self {
             DType::Block(block) | DType::Planes(block) => block.row().unit,
             DType::Grid(grid) => [grid.unit(), 0.0],
-            DType::Plain(_) | DType::I8Groups { .. } => [1.0, 0.0],
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => [1.0, 0.0],
         }
     }
 
@@ -242,7 +257,7 @@ impl DType {
         let blocks = rows.checked_mul(row_len / self.block_len())?;
         match self {
             DType::Planes(block) => block.planes(blocks).map(|at| at[3]),
-            DType::I8Groups { group } => {
+            DType::I8Groups { group } | DType::F8Groups { group } => {
                 let codes = blocks.checked_mul(group as usize)?.checked_next_multiple_of(PLANE_ALIGN)?;
                 codes.checked_add(blocks.checked_mul(4)?)
             }
@@ -262,13 +277,11 @@ impl DType {
             DType::Block(block) => vec![whole(block.code_type()), whole(Type::F16)],
             DType::Grid(_) => vec![whole(Type::U8), whole(Type::F16)],
             DType::Planes(block) => block.views(blocks),
-            DType::I8Groups { group } => {
+            DType::I8Groups { group } | DType::F8Groups { group } => {
+                let element = if self.has_float_codes() { Type::U8 } else { Type::I8 };
                 let bytes = blocks * group as usize;
                 let offset = bytes.next_multiple_of(PLANE_ALIGN);
-                vec![
-                    View { element: Type::I8, offset: 0, bytes },
-                    View { element: Type::F32, offset, bytes: blocks * 4 },
-                ]
+                vec![View { element, offset: 0, bytes }, View { element: Type::F32, offset, bytes: blocks * 4 }]
             }
         }
     }

@@ -20,6 +20,8 @@ pub enum Factors {
     Exponent,
     /// Per 16 elements a byte of [`Scales::UE4M3`], the scale itself.
     Floats,
+    /// The `f32` scale itself, in four bytes.
+    Whole,
 }
 
 impl BlockType {
@@ -66,6 +68,7 @@ impl BlockType {
             Scales::One => Factors::None,
             Scales::E8M0 { .. } => Factors::Exponent,
             Scales::UE4M3 { .. } => Factors::Floats,
+            Scales::F32 { .. } => Factors::Whole,
             Scales::SixBitPairs { .. } => Factors::Pairs,
             Scales::Nibbles { .. } => Factors::Nibbles,
             Scales::SixBits { .. } | Scales::Signed { .. } | Scales::Fractions { .. } => {
@@ -92,6 +95,7 @@ impl BlockType {
         let factors = match self.factors() {
             Factors::None => 0,
             Factors::Exponent => 1,
+            Factors::Whole => 4,
             Factors::Pairs | Factors::Nibbles | Factors::Floats => self.row().len / 16,
             Factors::Signed(run) => self.row().len / run,
         };

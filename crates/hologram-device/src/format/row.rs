@@ -62,6 +62,8 @@ pub enum Values {
     Signed,
     /// Entries of a table.
     Table(&'static [i8; 16]),
+    /// Floats with a sign, four bits of exponent (bias 7) and three of mantissa: [`Values::e4m3`].
+    E4M3,
 }
 
 /// The scales and minimums of a block.
@@ -115,6 +117,11 @@ pub enum Scales {
         /// The first byte.
         at: usize,
     },
+    /// One for the block, without `d`: the `f32` at byte `at`.
+    F32 {
+        /// The first byte.
+        at: usize,
+    },
 }
 
 /// The layout of codes and scales for GPUs, which read whole aligned words: planes aligned to [`super::PLANE_ALIGN`]
@@ -130,7 +137,7 @@ pub enum PlaneLayout {
     ///
     /// - The low plane has 4 bits of each code, 16 bytes per chunk (byte `j` holds the elements `j` and `16 + j`; if
     ///   codes are entries of a table, `2j` and `2j + 1`), or 2 bits, 8 bytes per chunk (bits `2l..2l+2` of byte
-    ///   `4w + i` are of element `16w + 4l + i`).
+    ///   `4w + i` are of element `16w + 4l + i`), or 8 bits, a byte per element in their order.
     /// - The high plane, for longer codes, has 2 bits in the same order, or 1 bit, 4 bytes per chunk (bit `l` of byte
     ///   `i` is of element `4l + i`).
     ///
@@ -177,7 +184,29 @@ impl Values {
             Values::Offset(offset) => offset,
             Values::Ternary => 1,
             Values::Signed | Values::Table(_) => 128,
+            Values::E4M3 => 0,
         }
+    }
+
+    /// The value of a code of [`Values::E4M3`]. The codes 127 and 255, not a number in E4M3, give ±480.
+    #[inline(always)]
+    pub const fn e4m3(code: u8) -> f32 {
+        let bits = (code & 127) as u32;
+        let magnitude = if bits < 8 { bits as f32 / 512.0 } else { f32::from_bits((bits << 20) + (120 << 23)) };
+        f32::from_bits(magnitude.to_bits() | (code as u32 & 128) << 24)
+    }
+
+    /// The code of [`Values::E4M3`] that is nearest to a number, the even one of two; ±448 for larger ones.
+    #[inline(always)]
+    pub fn to_e4m3(value: f32) -> u8 {
+        let magnitude = value.abs().min(448.0);
+        let code = if magnitude < 1.0 / 64.0 {
+            (magnitude * 512.0).round_ties_even() as u32
+        } else {
+            let bits = magnitude.to_bits();
+            ((bits + 0x7_ffff + (bits >> 20 & 1)) >> 20) - (120 << 3)
+        };
+        (code | value.to_bits() >> 24 & 128) as u8
     }
 }
 
@@ -219,7 +248,7 @@ impl BlockFormat {
     /// Elements that share a scale.
     pub const fn run(&self) -> usize {
         match self.scales {
-            Scales::One | Scales::E8M0 { .. } => self.len,
+            Scales::One | Scales::E8M0 { .. } | Scales::F32 { .. } => self.len,
             Scales::SixBits { run, .. } | Scales::Fractions { run, .. } => run,
             Scales::SixBitPairs { .. } => 32,
             Scales::Nibbles { .. } | Scales::Signed { .. } | Scales::UE4M3 { .. } => 16,

@@ -8,6 +8,11 @@
 #include "planes.h"
 #include "wgmma.h"
 #include "copy_engine.h"
+#define constant
+namespace planes {
+#include "float8.h"
+}
+#undef constant
 FN void store_shared(uint to, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
 FN void group_sync(uint id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
@@ -39,7 +44,7 @@ template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0
 HOST(STRIDE, CHUNK, MOST_SHARED, BESIDE, MOST_STAGES)
 
 template <int W, bool I8, int GROUPS, int N> struct Layout {
-    static constexpr int BYTES = is_packed(W) ? 2 * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
+    static constexpr int BYTES = is_packed(W) ? (I8 ? 4 : 2) * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
     // Of a row, beside its codes: the high plane, or two scales. Stages begin where the copy engine's pattern of 1,024 bytes does.
     static constexpr int PIECE = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : W == Q8 || W == Q4 ? 4 : 0;
     static constexpr int PIECES = (GROUPS * 64 * PIECE + 1023) / 1024 * 1024;
@@ -65,7 +70,8 @@ template <uint P> struct Held {
             const uint own = chunk + 2 * t;
             if (rows[h] == ~0u || own >= end) continue;
             const uchar *const row = all[h] + (size_t)rows[h] * (chunks / CHUNKS * BYTES);
-            if constexpr (PAIR) {
+            if constexpr (FACTORS == planes::WHOLE) raw[h][0] = planes::stream4(row + own / CHUNKS * 4);
+            else if constexpr (PAIR) {
                 const uint2 v = planes::stream8(row + own * 4);
                 raw[h][0] = v.x;
                 raw[h][1] = v.y;
@@ -87,7 +93,8 @@ template <uint P> struct Held {
         if constexpr (PAIR) c.numbers = __shfl_sync(~0u, raw[h][b], from);
         else {
             const uint v = __shfl_sync(~0u, raw[h][0], from);
-            if constexpr (FACTORS == planes::ONE) c.numbers = v >> 16 * b & 0xffff;
+            if constexpr (FACTORS == planes::WHOLE) c.numbers = v;
+            else if constexpr (FACTORS == planes::ONE) c.numbers = v >> 16 * b & 0xffff;
             else {
                 c.numbers = numbers[h];
                 c.factors = FACTORS == planes::SIGNED_32 || FACTORS == planes::EXPONENT ? v >> 8 * b & 0xff : v >> 16 * b & 0xffff;
@@ -114,6 +121,26 @@ FN uint table_pair(uint v, uint first, float scale)
 {
     const float low = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 + (first << 4))), high = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7614 + (first << 4)));
     return pack_bf16((low - 32896.0f) * scale, (high - 32896.0f) * scale); // 2^15 + 128 + value
+}
+
+// As wgmma, with operands in e4m3.
+FN void wgmma_e4m3(float (&d)[16], const uint (&a)[4], ulong b, int more)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {" TEXT32 "}, {%16,%17,%18,%19}, %20, p, 1, 1;}"
+        : REGS32(FLOAT) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+FN void wgmma_e4m3(float (&d)[32], const uint (&a)[4], ulong b, int more)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" TEXT64 "}, {%32,%33,%34,%35}, %36, p, 1, 1;}"
+        : REGS64(FLOAT) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
+}
+
+// Two floats of a byte (E4M3) times the scale, rounded once.
+FN uint float8_pair(uint v, float scale)
+{
+    uint r;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(r) : "r"(v));
+    return pack_bf16(half_bits(r & 0xffff) * scale, half_bits(r >> 16) * scale);
 }
 
 // As load_fragments, for packed weights: 64 elements of the rows, whose factors the lane `from` holds.
@@ -172,6 +199,23 @@ template <uint P> FN void load_packed(uint (&a)[4][4], uint base, uint high, uin
             a[2 * b][h + 2] = decode_pair<P>(codes[1], first);
             a[2 * b + 1][h] = decode_pair<P>(codes[2], second);
             a[2 * b + 1][h + 2] = decode_pair<P>(codes[3], second);
+        }
+    }
+}
+
+// As load_packed, for floats of a byte.
+template <uint P> FN void load_float8(uint (&a)[4][4], uint base, uint row, uint pair, uint lane, const Held<P> &held, uint from)
+{
+    const uint t = lane & 3;
+    #pragma unroll
+    for (uint h = 0; h < 2; ++h) {
+        const uint r = row + h * pair;
+        const float scale = __uint_as_float(held.chunk(h, 0, from).numbers);
+        #pragma unroll
+        for (uint s = 0; s < 4; ++s) {
+            const uint at = base + swizzle<64>(r, s) + 2 * t;
+            a[s][h] = float8_pair(load16(at), scale);
+            a[s][h + 2] = float8_pair(load16(at + 8), scale);
         }
     }
 }
@@ -312,7 +356,71 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             }
         };
 
-        if constexpr (I8) {
+        if constexpr (I8 && is_packed(W)) {
+            // Floats of a byte on both sides. A stage is a block of each row: lane t of a row's four holds the scale of stage t of four. The products of
+            // half of the tokens run while the sums of the other half are added up.
+            const auto load = [&](float (&to)[2], uint step) {
+                #pragma unroll
+                for (uint h = 0; h < 2; ++h) {
+                    const uint r = group.row + row + (gated ? 0 : h * 8), block = start + step + t;
+                    const float *const scales = (const float *)in.records(gated ? h : group.matrix);
+                    to[h] = r < group.m && step < steps && block < all ? __ldg(scales + (size_t)r * all + block) : 0.0f;
+                }
+            };
+            constexpr uint HALF = N / 4;
+            float held[2], ahead[2], dot[2][HALF];
+            load(held, 0);
+            if (early) {
+                dependency_wait();
+                n = tokens(step_block, slot, most);
+            }
+            for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
+            ulong b = 0;
+            const auto begin_stage = [&](uint (&to)[4][4]) {
+                barrier_wait(full + stage * 8, phase);
+                const uint x = base + stage * L::STAGE;
+                load_fragments<Q8, true>(to, x + L::X + role * 64 * BYTES, row, pair, lane, 0);
+                b = describe(x);
+                before = stage;
+                next();
+            };
+            const auto products = [&](float (&to)[HALF], const uint (&from)[4][4], uint half) {
+                wgmma_fence();
+                #pragma unroll
+                for (uint s = 0; s < 4; ++s) wgmma_e4m3(to, from[s], b + half * (N / 2 * 128 / 16) + 2 * s, s > 0);
+                wgmma_commit();
+            };
+            // The assembler follows no products over a loop's end, so that four stages begin and end together.
+            for (uint step = 0; step < steps; step += 4) {
+                load(ahead, step + 4);
+                begin_stage(a[0]);
+                products(dot[0], a[0], 0);
+                #pragma unroll
+                for (uint i = 0; i < 4; ++i) {
+                    const float d[2] = {__shfl_sync(~0u, held[0], (lane & ~3u) | i), __shfl_sync(~0u, held[1], (lane & ~3u) | i)};
+                    const uint own = before;
+                    products(dot[1], a[i % 2], 1);
+                    wgmma_wait<1>();
+                    #pragma unroll
+                    for (uint j = 0; j < HALF; ++j) sum[j] = fmaf(dot[0][j], d[j >> 1 & 1], sum[j]);
+                    if (i < 3) {
+                        begin_stage(a[(i + 1) % 2]);
+                        products(dot[0], a[(i + 1) % 2], 0);
+                        wgmma_wait<1>();
+                    } else wgmma_wait<0>();
+                    release(own);
+                    #pragma unroll
+                    for (uint j = 0; j < HALF; ++j) sum[HALF + j] = fmaf(dot[1][j], d[j >> 1 & 1], sum[HALF + j]);
+                }
+                held[0] = ahead[0];
+                held[1] = ahead[1];
+            }
+            for (uint i = 0; i < N / 2; ++i) {
+                const uint to = token + (i >> 2) * 8 + t * 2 + (i & 1);
+                sum[i] *= to < n ? in.x_scales[to] : 0.0f;
+            }
+            fetch(0);
+        } else if constexpr (I8) {
             int dot[N / 2];
             for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
             for (uint step = 0; step < steps; step += 2) {
@@ -377,7 +485,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 for (uint i = 0; i < 4; ++i) {
                     barrier_wait(full + stage * 8, phase);
                     const uint x = base + stage * L::STAGE;
-                    load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::PIECE, row, pair, lane, held, (lane & ~3u) | i);
+                    if constexpr (planes::low_bits<P>() == 8) load_float8<P>(a[i % 2], x + L::X + role * 64 * BYTES, row, pair, lane, held, (lane & ~3u) | i);
+                    else load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::PIECE, row, pair, lane, held, (lane & ~3u) | i);
                     const ulong b = describe(x);
                     wgmma_fence();
                     #pragma unroll

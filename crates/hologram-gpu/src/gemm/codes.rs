@@ -87,7 +87,7 @@ impl Plan {
 
 /// Whether there are kernels for these weights and [`TOKENS`] tokens.
 pub fn has_more(weights: DType) -> bool {
-    weights.packed().is_some() && !weights.is_ternary()
+    weights.packed().is_some() && !weights.is_ternary() && !weights.has_float_codes()
 }
 
 /// Whether the kernel serves products of these activations with rows of `k` elements.

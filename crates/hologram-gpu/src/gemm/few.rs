@@ -45,7 +45,8 @@ impl Form {
 /// have kernels of their own that are as fast.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let (most, k, rows) = (product.tokens.max(), product.k, &product.rows);
-    let served = target.has(80) && product.x == DType::BF16 && product.fits_tiles() && k.is_multiple_of(32);
+    let integers = product.packed_type().is_some_and(|packed| !DType::Block(packed).has_float_codes());
+    let served = integers && target.has(80) && product.x == DType::BF16 && product.fits_tiles() && k.is_multiple_of(32);
     let form = FORMS.iter().find(|form| most <= form.tokens).filter(|_| served)?;
     let (packed, [first, second, third]) = product.planes()?;
     // Chunks of 32 elements are counted in 32 bits.

@@ -125,7 +125,7 @@ fn served(product: &Product, target: Target) -> Option<NativeKernel> {
 fn of_packed(product: &Product, target: Target) -> Option<NativeKernel> {
     let few = || by_type(product, |of_one| few::find(of_one, target));
     let many = || by_type(product, |of_one| wgmma::find_packed(of_one, target));
-    if product.tokens.max() > few::TOKENS { many().or_else(few) } else { few() }
+    if product.tokens.max() > few::TOKENS { many().or_else(few) } else { few().or_else(many) }
 }
 
 /// The launches for each run of matrices of one packed type, for which `find` gives a kernel.

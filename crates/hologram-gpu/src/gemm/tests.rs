@@ -414,6 +414,33 @@ fn few_tokens_with_packed_matrices() {
     assert_eq!(wide, [q4_k, ("wide_q6_k_2_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
 }
 
+/// Floats of a byte with a scale per token are multiplied as they are, on compute capability 9.0; `bf16` ones by weights
+/// that are widened.
+#[test]
+fn floats_of_a_byte() {
+    let w = DType::Planes(BlockType::F8_E4M3);
+    let of = |x, n, m, k, target| launch(find(&spec(x, w, n, m, k), target)).map(|l| (l.entry.clone(), l.cluster));
+    let f8 = |group: usize| DType::F8Groups { group: group as u32 };
+    for (n, m, k, entry) in [
+        (512, 28672, 4096, ("float8_2_128", 1)),
+        (512, 4096, 14336, ("float8_2_128", 1)),
+        (128, 4096, 4096, ("float8_2_64", 2)),
+        (65, 1024, 4096, ("float8_2_64", 4)),
+    ] {
+        let found = of(f8(k), n, m, k, H200).expect("a kernel");
+        assert_eq!((&*found.0, found.1), entry, "{n} {m} {k}");
+        assert!(of(f8(k), n, m, k, A100).is_none() && of(f8(128), n, m, k, H200).is_none());
+    }
+    assert_eq!(of(DType::BF16, 32, 28672, 4096, H200).expect("a kernel").0, "wide_f8_e4m3_2_32");
+    assert_eq!(of(DType::BF16, 8, 28672, 4096, H200).expect("a kernel").0, "wide_f8_e4m3_2_32");
+    assert_eq!(of(DType::BF16, 8, 4096, 4096, A100).expect("a kernel").0, "unpack_f8_e4m3");
+    let policy = crate::policy(H200);
+    let choices = [DType::F32, DType::BF16, f8(4096)];
+    let chosen = [1, 2, 3, 64, 65, 512].map(|n| policy.activations(w, 4096, n, &choices));
+    let [f32, bf16, f8] = choices.map(Some);
+    assert_eq!(chosen, [f32, f32, bf16, bf16, f8, f8]);
+}
+
 /// The sizes of `products_cuda.rs` in hologram-llm, which compares results on a GPU, have every tile for packed weights.
 #[test]
 fn wide_tiles() {

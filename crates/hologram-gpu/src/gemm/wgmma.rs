@@ -1,9 +1,10 @@
 //! Products on the tensor cores of compute capability 9.0: `kernels/cuda/gemm_wgmma.cu`, and for packed weights, which
 //! are widened in registers, `gemm_wide.cu`.
 
-use hologram_device::DType;
+use hologram_device::{BlockType, DType};
 
 use super::Product;
+use crate::kernels::cuda::gemm_float8::{Float8, Wide as WideFloat8};
 use crate::kernels::cuda::gemm_wgmma::{self as text, Multiply};
 use crate::kernels::cuda::gemm_wide::Wide;
 use crate::launch::{launch, number, packed_name, single};
@@ -89,6 +90,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
 /// The native kernel for a product of matrices of one packed type, which it widens to `bf16` itself.
 pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKernel> {
     let served = target.is(90) && target.max_shared as usize >= SHARED && product.fits_tiles();
+    if served && let DType::F8Groups { group } = product.x {
+        return find_float8(product, group as usize, target);
+    }
     if !served || product.x != DType::BF16 || !product.k.is_multiple_of(ELEMENTS) {
         return None;
     }
@@ -102,14 +106,68 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
         map(planes[i].low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
     };
     let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
-    let args = Wide {
-        x: map(product.x_args[0], 2, k * 2, product.tokens.max(), [128, tile.tokens])?,
+    let x = map(product.x_args[0], 2, k * 2, product.tokens.max(), [128, tile.tokens])?;
+    let (codes, n, k, splits) =
+        ([codes(0)?, codes(1)?, codes(2)?], number(product.tokens.max())?, number(k)?, number(tile.splits)?);
+    let entry = format!("wide_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
+    // The two images declare the same arguments.
+    macro_rules! args {
+        ($Args:ident) => {{
+            let [w0, w1, w2] = codes;
+            $Args {
+                x,
+                w0,
+                w1,
+                w2,
+                h0: planes[0].high,
+                h1: planes[1].high,
+                h2: planes[2].high,
+                s0: planes[0].records,
+                s1: planes[1].records,
+                s2: planes[2].records,
+                add: product.add,
+                y0: product.result(0),
+                y1: product.result(1),
+                y2: product.result(2),
+                step,
+                slot,
+                n,
+                m0,
+                m1,
+                m2,
+                k,
+                mode: product.mode as u32,
+                narrow: u32::from(product.narrow),
+                splits,
+            }
+        }};
+    }
+    if weights == BlockType::F8_E4M3 {
+        return placed(product, tile, stage, args!(WideFloat8), entry, target);
+    }
+    placed(product, tile, stage, args!(Wide), entry, target)
+}
+
+/// The native kernel for floats of 8 bits with a scale per token, and matrices of them.
+fn find_float8(product: &Product, group: usize, target: Target) -> Option<NativeKernel> {
+    let ((weights, planes), k) = (product.planes()?, product.k);
+    if weights != BlockType::F8_E4M3 || group != k {
+        return None;
+    }
+    let tile = choose(product, target.multiprocessors as usize);
+    let stage = tile.stage(128, 0);
+    let rows = if product.gated() { 32 } else { 64 };
+    let codes = |i: usize| {
+        let i = if i < product.rows.len() { i } else { 0 };
+        map(planes[i].low, 1, k, product.rows[i], [128, rows])
+    };
+    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
+    let args = Float8 {
+        x: map(product.x_args[0], 1, k, product.tokens.max(), [128, tile.tokens])?,
         w0: codes(0)?,
         w1: codes(1)?,
         w2: codes(2)?,
-        h0: planes[0].high,
-        h1: planes[1].high,
-        h2: planes[2].high,
+        x_scales: product.x_args[1],
         s0: planes[0].records,
         s1: planes[1].records,
         s2: planes[2].records,
@@ -128,8 +186,7 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
         narrow: u32::from(product.narrow),
         splits: number(tile.splits)?,
     };
-    let entry = format!("wide_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
-    placed(product, tile, stage, args, entry, target)
+    placed(product, tile, stage, args, format!("float8_{}_{}", tile.groups, tile.tokens), target)
 }
 
 /// A matrix of rows of `row` bytes for the copy engine, in tiles of bytes of a row and rows.
@@ -174,7 +231,9 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
     const WIDE: [(usize, usize); 4] = [(2, 256), (3, 64), (3, 32), (2, 32)];
     let decoded = matches!(product.w, DType::Q8Planes | DType::Q4Planes) && product.tokens.max() <= 32;
     let packed = product.packed_type().is_some();
+    let floats = product.x.has_float_codes();
     let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
+        _ if floats => matches!((groups, tokens), (2, 64 | 128)),
         _ if packed => WIDE.contains(&(*groups, *tokens)),
         (3, 64 | 32) => false,
         (2, 128 | 32) => true,
@@ -199,7 +258,10 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
 fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     let weights = if product.plain() { DType::BF16 } else { product.w };
     let packed = product.packed_type().is_some();
+    let floats = product.x.has_float_codes();
     let (stage, ends) = match (weights, tile.groups, tile.tokens) {
+        _ if floats && tile.tokens == 128 => (420, 1700),
+        _ if floats => (260, 1200),
         _ if packed && tile.tokens == 256 => (850, 4000),
         _ if packed && tile.tokens == 64 => (520, 1500),
         _ if packed && tile.groups == 3 => (470, 1200),
@@ -219,7 +281,7 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
         (_, _, 64) => (380, 1200),
         _ => (350, 800),
     };
-    let stage_elements = if product.w == DType::T2Planes { 128 } else { 64 };
+    let stage_elements = if floats || product.w == DType::T2Planes { 128 } else { 64 };
     // Factors of packed weights are taken four stages at a time.
     let unit = if packed { 4 } else { 1 };
     let stages = product.k.div_ceil(stage_elements * unit).div_ceil(tile.splits) * unit;

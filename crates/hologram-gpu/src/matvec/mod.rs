@@ -15,7 +15,7 @@ mod tests;
 use super::gemm;
 use super::kernels::matvec::Matvec;
 use super::launch::{launch, number, single};
-use super::{FEW_TOKENS, KernelLaunch, Memory, NativeKernel, Target};
+use super::{FEW_TOKENS, FEW_TOKENS_AS_F32, KernelLaunch, Memory, NativeKernel, Target};
 use plan::{Activations, Plan, Weights, Work};
 
 /// Values of ε that mean: no norm; no norm, and activations already quantised.
@@ -59,6 +59,7 @@ struct Products<'a> {
 fn few_tokens(activations: DType, weights: DType, k: usize, target: Target) -> usize {
     match (activations, weights) {
         (DType::BF16, DType::BF16) | (DType::I8Groups { .. }, DType::T2Planes) => 2,
+        (_, w) if w.has_float_codes() => FEW_TOKENS_AS_F32,
         _ if gemm::serves_codes(activations, weights, k, target) => 1,
         _ => FEW_TOKENS,
     }
@@ -173,7 +174,8 @@ impl Products<'_> {
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);
         }
-        if let Some(packed) = self.weights.first()?.0.format.packed() {
+        let format = self.weights.first()?.0.format;
+        if let Some(packed) = format.packed().filter(|_| !format.has_float_codes()) {
             let few = (1..=most_tokens).contains(&most);
             return if few { self.packed(packed, most, (slot, step), target) } else { None };
         }

@@ -1,6 +1,6 @@
 //! The division of a few tokens' products among threads: the numbers that `matvec.k` takes, and its shared memory.
 
-use hologram_device::DType;
+use hologram_device::{BlockType, DType};
 use hologram_isa::Type;
 
 use crate::Target;
@@ -38,6 +38,7 @@ impl Weights {
             DType::Q8Planes => ("q8", 16, 32, true),
             DType::Q4Planes => ("q4", 32, 32, true),
             DType::T2Planes => ("t2", 64, 256, true),
+            DType::Planes(BlockType::F8_E4M3) => ("f8", 16, 128, true),
             _ => return None,
         };
         Some(Weights { name, chunk, unit, scaled })
@@ -78,7 +79,7 @@ impl Activations {
     /// Whether there is a kernel for the product.
     pub fn fits(self, weights: Weights, k: usize) -> bool {
         match self {
-            Activations::F32 => !weights.scaled,
+            Activations::F32 => !weights.scaled || weights.name == "f8",
             Activations::Bf16 => weights.name == "bf16",
             Activations::I8 { group } => {
                 let group = group as usize;

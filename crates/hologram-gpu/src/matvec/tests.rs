@@ -295,12 +295,17 @@ fn packed_weights_have_kernels() {
         kernel.parts.iter().map(entry).collect()
     };
     let q4 = shape(planes(BlockType::Q4_K), Some(I32), true, 4096, &[4096, 1024, 1024], "");
-    for packed in BlockType::ALL.into_iter().filter(|block| block.is_packed()) {
+    let of_integers = |block: &BlockType| block.is_packed() && !planes(*block).has_float_codes();
+    for packed in BlockType::ALL.into_iter().filter(of_integers) {
         let s = Shape { weights: planes(packed), ..q4.clone() };
         let found = find_group(&group(&s), H200).expect("a kernel");
         assert_eq!(entries(&found), [format!("{}_rows", format!("{packed:?}").to_lowercase())]);
         assert!(find_group(&group(&Shape { rows: vec![14336], after: "", ..s }), H200).is_some());
     }
+    // Floats of a byte are multiplied by f32 activations.
+    let f8 = Shape { weights: planes(BlockType::F8_E4M3), converted: None, ..q4.clone() };
+    assert_eq!(entries(&find_group(&group(&f8), H200).expect("a kernel")), ["f8_f32_t1_r2"]);
+    assert!(find_group(&group(&Shape { converted: Some(I32), ..f8 }), H200).is_none());
     for (weights, norm, k, rows, after, entry) in [
         (BlockType::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
         (BlockType::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),

@@ -1,7 +1,8 @@
 //! Quantized matrices of folders: FP8, integers of 4 bits (compressed-tensors, GPTQ, AWQ, MLX) and NVFP4.
 //!
-//! Integers with a scale that `f16` represents, and NVFP4, become blocks with the same values. FP8 times its scale, and
-//! integers whose scales change within 32 elements, are rounded once to `bf16`.
+//! Integers with a scale that `f16` represents, FP8 whose scales last for multiples of 128 elements, and NVFP4 become
+//! blocks with the same values. Other FP8 times its scale, and integers whose scales change within 32 elements, are
+//! rounded once to `bf16`.
 
 use half::{bf16, f16};
 use hologram_backends::{BlockType, DType};
@@ -94,7 +95,8 @@ pub fn e4m3(byte: u8) -> f32 {
     if byte & 128 == 0 { magnitude } else { -magnitude }
 }
 
-/// FP8 numbers with a scale per block of `block` rows and columns, as `bf16`.
+/// FP8 numbers with a scale per block of `block` rows and columns, as `F8_E4M3`, or as `bf16` if a run of 128 elements
+/// has several scales.
 ///
 /// # Errors
 /// When there are not as many scales as blocks, a scale is not finite, or an element is NaN.
@@ -107,14 +109,24 @@ pub fn fp8(data: &[u8], [rows, row_len]: [usize; 2], block: [usize; 2], scales: 
     if let Some(scale) = scales.iter().find(|scale| !scale.is_finite()) {
         return Err(format!("has the invalid scale {scale}"));
     }
+    if let Some(at) = data.iter().position(|byte| byte & 127 == 127) {
+        return Err(format!("has a NaN in row {}", at / row_len.max(1)));
+    }
+    const BLOCK: usize = DType::F8_E4M3.block_len();
+    if row_len.is_multiple_of(BLOCK) && block[1].is_multiple_of(BLOCK) {
+        let mut bytes = Vec::with_capacity(data.len() / BLOCK * DType::F8_E4M3.block_bytes());
+        for (n, codes) in data.chunks_exact(BLOCK).enumerate() {
+            let (r, i) = (n * BLOCK / row_len, n * BLOCK % row_len);
+            bytes.extend(scales[r / block[0] * per_row + i / block[1]].to_le_bytes());
+            bytes.extend(codes);
+        }
+        return Ok(Packed { format: DType::F8_E4M3, bytes, factor: None });
+    }
     let values: [f32; 256] = std::array::from_fn(|byte| e4m3(byte as u8));
     let mut bytes = Vec::with_capacity(2 * data.len());
     for (r, row) in data.chunks_exact(row_len.max(1)).enumerate() {
         for (i, byte) in row.iter().enumerate() {
             let value = values[usize::from(*byte)];
-            if value.is_nan() {
-                return Err(format!("has a NaN in row {r}"));
-            }
             bytes.extend(bf16::from_f32(value * scales[r / block[0] * per_row + i / block[1]]).to_le_bytes());
         }
     }
@@ -220,6 +232,22 @@ mod tests {
             assert_eq!(value, e4m3(data[n]) * scale, "{n}");
         }
         assert_eq!([0x08, 0x7e, 0xb8, 0x01].map(e4m3), [1.0 / 64.0, 448.0, -1.0, 1.0 / 512.0]);
+
+        // In blocks: scales that need all bits of f32 per tensor, per row and in blocks of 128 × 128, byte for byte.
+        let long: Vec<u8> = data.iter().cycle().take(5 * 384).copied().collect();
+        for block in [[5, 384], [1, 384], [128, 128], [2, 256]] {
+            let per_row = 384usize.div_ceil(block[1]);
+            let scales: Vec<f32> = (0..5usize.div_ceil(block[0]) * per_row).map(|i| 0.1 + i as f32 / 3.0).collect();
+            let packed = fp8(&long, [5, 384], block, &scales).unwrap();
+            assert_eq!(packed.format, DType::F8_E4M3);
+            for (n, block_of_row) in packed.bytes.chunks_exact(132).enumerate() {
+                assert_eq!(&block_of_row[4..], &long[n * 128..][..128], "{block:?} {n}");
+            }
+            for (n, value) in values(&packed, 5 * 384).into_iter().enumerate() {
+                let scale = scales[n / 384 / block[0] * per_row + n % 384 / block[1]];
+                assert_eq!(value.to_bits(), (e4m3(long[n]) * scale).to_bits(), "{block:?} {n}");
+            }
+        }
 
         let codes: Vec<u8> = (0..64).map(|i| (i * 37 % 256) as u8).collect();
         let scales = [0x38, 0x01, 0x7e, 0, 0x40, 0x41, 0x42, 0x07];

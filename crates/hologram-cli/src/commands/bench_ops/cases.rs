@@ -178,6 +178,7 @@ impl Cases<'_> {
         let layout = backend.policy().weight_layout(format);
         let choices = match format {
             w if w.is_ternary() => vec![DType::I8Groups { group: k as u32 }],
+            w if w.has_float_codes() => vec![DType::F32, DType::BF16, DType::F8Groups { group: k as u32 }],
             w if w.is_quantized_weight() => {
                 vec![DType::I8Groups { group: w.block_len() as u32 }, DType::I8Groups { group: 32 }, DType::BF16]
             }
@@ -195,6 +196,7 @@ impl Cases<'_> {
         // The activations are converted once.
         let x = self.executor.eval([&x], |g, [x]| match activations {
             DType::I8Groups { group } => g.quantize(x, group, 0.0),
+            DType::F8Groups { group } => g.quantize_f8(x, group),
             DType::BF16 => g.cast(x, Type::BF16),
             _ => g.copy(x),
         })?;
@@ -213,7 +215,8 @@ impl Cases<'_> {
             flop: 2.0 * (m * n * k) as f64,
             bound: match activations {
                 _ if m == 1 => CeilingKind::Read,
-                DType::I8Groups { .. } => CeilingKind::I8,
+                // Tensor cores multiply floats of 8 bits as fast as integers.
+                DType::I8Groups { .. } | DType::F8Groups { .. } => CeilingKind::I8,
                 DType::BF16 => CeilingKind::Bf16,
                 _ => CeilingKind::F32,
             },

@@ -31,7 +31,8 @@ pub struct Layout {
 
 /// Whether weights of this format are multiplied with 8-bit activations.
 pub fn serves(weights: DType) -> bool {
-    DType::BLOCKS.contains(&weights) && weights != DType::TQ1_0 || DType::GRIDS.contains(&weights)
+    DType::BLOCKS.contains(&weights) && weights != DType::TQ1_0 && !weights.has_float_codes()
+        || DType::GRIDS.contains(&weights)
 }
 
 impl Layout {

@@ -217,6 +217,7 @@ fn float_activations() {
     for w in [DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
         check(|_| DType::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
+    check(|_| DType::F32, DType::F8_E4M3, (&[1, 2, 3, 17], &[1, 17, 40], &[128, 768]));
     // On tiles in parts.
     for w in [DType::F16, DType::BF16] {
         check(|_| DType::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));

@@ -157,6 +157,9 @@ impl Linears<'_> {
                 }
                 TernaryActivations::PerBlock => vec![DType::I8Groups { group: 256 }],
             },
+            w if w.has_float_codes() => {
+                vec![DType::F32, DType::BF16, DType::F8Groups { group: row_len as u32 }]
+            }
             w if w.is_quantized_weight() && w.block_len() < 256 => {
                 vec![DType::I8Groups { group: 32 }, DType::BF16, DType::F32]
             }
@@ -239,6 +242,7 @@ impl Linears<'_> {
             None => {
                 let converted = match format {
                     DType::I8Groups { group } => g.quantize(x, group, floor)?,
+                    DType::F8Groups { group } => g.quantize_f8(x, group)?,
                     DType::BF16 => g.cast(x, Type::BF16)?,
                     _ => x,
                 };

@@ -185,7 +185,7 @@ unsafe fn codes_of_16<B: Row, const FIRST: usize>(words: &Words, to: *mut u8) {
                 let values = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(values.as_ptr().cast()) });
                 _mm512_shuffle_epi8(_mm512_xor_si512(values, _mm512_set1_epi8(-128)), codes)
             }
-            Values::Offset(_) | Values::Ternary => codes,
+            Values::Offset(_) | Values::Ternary | Values::E4M3 => codes,
         };
         let place = FIRST / Places::<B>::RUN * Places::<B>::RUN_BYTES + (FIRST % Places::<B>::RUN + 4 * j) * 16;
         // SAFETY: promised by the caller.
