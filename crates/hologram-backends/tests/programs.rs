@@ -57,12 +57,12 @@ fn faults_are_the_interpreters() {
 
 #[test]
 fn examples_agree_with_f64() {
-    each(check_examples);
+    each(|name, device| check_examples(name, device));
 }
 
 #[test]
 fn instructions_mean_what_the_table_says() {
-    each(check_instructions);
+    each(|name, device| check_instructions(name, device));
 }
 
 #[test]
