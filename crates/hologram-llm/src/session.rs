@@ -20,7 +20,7 @@ use crate::sampling::{Sampler, SamplerConfig};
 use crate::snapshot::Identity;
 
 use changes::Sampling;
-pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange, within};
+pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange};
 use flight::{Chosen, Flight};
 pub(crate) use flight::{Gives, NEXT, Next};
 

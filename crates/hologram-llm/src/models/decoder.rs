@@ -15,7 +15,6 @@ use crate::models::config::Config;
 use crate::models::head::{Dense, Head};
 use crate::models::{Activation, EncoderParts};
 use crate::not_run::layers_ahead;
-use crate::session::within;
 use crate::weights::Weights;
 
 /// The weights of a model on its device.
@@ -248,9 +247,8 @@ impl Decoder {
     ///
     /// Inputs: `ids`, `positions`, `sequences` and `slots` (`u32 [tokens]`), `block_table` (`u32 [sequences, blocks]`)
     /// and `rows` (`u32 [outputs]`), the indices of the tokens whose `logits` (`f32 [outputs, vocabulary]`) are the
-    /// output. Other outputs are `chosen` (`u32 [outputs]`), tokens that [`Graph::sample`] chooses with the inputs
-    /// `sampling_numbers` (`f32 [outputs, 3]`) and `sampling_words` (`u32 [outputs, 4]`), and `next`, the same where
-    /// there is one and else a token of the vocabulary. Instead of both, `hidden`
+    /// output. Another output is `chosen` (`u32 [outputs]`): tokens that [`Graph::sample`] chooses, with the inputs
+    /// `sampling_numbers` (`f32 [outputs, 3]`) and `sampling_words` (`u32 [outputs, 4]`). Instead of both, `hidden`
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
@@ -404,8 +402,6 @@ impl Decoder {
             let words = g.input("sampling_words", DType::U32, &[outputs, Dim::Fixed(4)])?;
             let chosen = g.sample(logits, numbers, words)?;
             g.output("chosen", chosen)?;
-            let next = within(&mut g, executor, chosen, c.vocab)?;
-            g.output("next", next)?;
         }
         if let Some((name, _)) = bucket.results.rows(c) {
             g.output(name, logits)?;

@@ -69,7 +69,7 @@ fn words(vocab: usize) -> usize {
 /// The graph that samples from rows of logits.
 ///
 /// Inputs: `sampling_numbers` and `sampling_words` as for [`Graph::sample`]; with entries `ids`, `biases`, `repeats` and
-/// `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`. Outputs: `chosen` and `next` as of
+/// `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`. Output: `chosen`, as of
 /// [`Decoder::graph`](crate::models::decoder::Decoder::graph).
 fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Result<Graph> {
     let mut g = Graph::new();
@@ -110,16 +110,7 @@ fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Re
     let words = g.input("sampling_words", DType::U32, &[rows, Dim::Fixed(4)])?;
     let chosen = g.sample(x, numbers, words)?;
     g.output("chosen", chosen)?;
-    let next = within(&mut g, executor, chosen, vocab)?;
-    g.output("next", next)?;
     Ok(g)
-}
-
-/// Chosen tokens, or where there was none to choose a token of the vocabulary, which the next step needs.
-pub(crate) fn within(g: &mut Graph, executor: &Executor, chosen: NodeId, vocab: usize) -> Result<NodeId> {
-    let last = Tensor::from_slice(executor, &[1], &[vocab.saturating_sub(1) as u32])?;
-    let last = g.constant(&last)?;
-    Ok(g.minimum(chosen, last)?)
 }
 
 fn constant(g: &mut Graph, tensor: &Tensor, shape: &[Dim]) -> Result<NodeId> {
@@ -207,7 +198,7 @@ impl Session {
         plan.write("sampling_words", &scratch.words)?;
         let event = plan.submit()?;
         let place = flight.place;
-        let chosen = super::flight::places(&mut self.chosen, &self.executor, self.options.batch)?;
+        let chosen = super::flight::places(&mut self.chosen, &self.executor, self.options.batch, vocab)?;
         chosen[place].keep(plan, outputs)?;
         if let Some(flight) = self.flights.back_mut() {
             (flight.event, flight.sampled) = (event, true);

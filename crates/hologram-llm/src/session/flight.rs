@@ -2,7 +2,7 @@
 //! chosen itself.
 
 use hologram_backends::DType;
-use hologram_core::{Event, Executor, Plan, Tensor};
+use hologram_core::{Event, Executor, Graph, Plan, Tensor};
 
 use super::{Growth, Input, Output, Session, StepPlan};
 use crate::error::{LlmError, Result};
@@ -36,13 +36,29 @@ pub(super) struct Chosen {
     tokens: Tensor,
     /// Those to go on with, which are in the vocabulary even if there was none to choose.
     pub next: Tensor,
+    /// Makes these of those. It is no part of the step's plan, because other steps need no such tokens.
+    within: Plan,
 }
 
 impl Chosen {
     /// Copies what a plan has chosen.
-    pub fn keep(&self, plan: &Plan, outputs: usize) -> Result<()> {
+    pub fn keep(&mut self, plan: &Plan, outputs: usize) -> Result<()> {
         plan.copy_output("chosen", &self.tokens, 0, outputs)?;
-        Ok(plan.copy_output("next", &self.next, 0, outputs)?)
+        self.within.run()?;
+        Ok(self.within.copy_output("next", &self.next, 0, outputs)?)
+    }
+
+    /// Memory for up to `most` tokens of a vocabulary.
+    fn new(executor: &Executor, most: usize, vocab: usize) -> Result<Chosen> {
+        let tensor = || Tensor::zeros(executor, DType::U32, &[most]);
+        let (tokens, next) = (tensor()?, tensor()?);
+        let mut g = Graph::new();
+        let (chosen, last) =
+            (g.state(&tokens)?, Tensor::from_slice(executor, &[1], &[vocab.saturating_sub(1) as u32])?);
+        let last = g.constant(&last)?;
+        let within = g.minimum(chosen, last)?;
+        g.output("next", within)?;
+        Ok(Chosen { tokens, next, within: g.compile(executor, &[])? })
     }
 }
 
@@ -51,12 +67,12 @@ pub(super) fn places<'a>(
     chosen: &'a mut Option<[Chosen; 2]>,
     executor: &Executor,
     most: usize,
+    vocab: usize,
 ) -> Result<&'a mut [Chosen; 2]> {
     match chosen {
         Some(chosen) => Ok(chosen),
         none => {
-            let tensor = || Tensor::empty(executor, DType::U32, &[most]);
-            let chosen = || Ok::<_, LlmError>(Chosen { tokens: tensor()?, next: tensor()? });
+            let chosen = || Chosen::new(executor, most, vocab);
             Ok(none.insert([chosen()?, chosen()?]))
         }
     }
@@ -179,7 +195,7 @@ impl Session {
         if outputs == 0 || !bucket.results.has_tokens() {
             return Ok(place);
         }
-        let chosen = places(&mut self.chosen, &self.executor, self.options.batch)?;
+        let chosen = places(&mut self.chosen, &self.executor, self.options.batch, self.decoder.config.vocab)?;
         if let Some(StepPlan { plan, .. }) = self.plans.get(&bucket) {
             chosen[place].keep(plan, outputs)?;
         }
