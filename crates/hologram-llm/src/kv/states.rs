@@ -268,8 +268,8 @@ mod tests {
         s.step(0, 66);
         // The last use of 2 is after that of 3.
         s.save(0, 4, 66);
-        // Not its latest state.
-        s.save(0, 5, 65);
+        // Neither its latest state nor that before the last step.
+        s.save(0, 5, 64);
         assert!(!s.has(5));
         assert_eq!([2, 3, 4].map(|hash| s.has(hash)), [true, false, true]);
         s.clear(0);
