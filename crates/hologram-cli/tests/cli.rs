@@ -409,6 +409,8 @@ fn embeddings_and_scores() {
     rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 2, &["an encoder continues no text"]);
     rejected(&["bench", "-m", &bert, "-p", "8", "-d", "4"], 2, &["an encoder continues no text"]);
     rejected(&["bench", "-m", &bert, "-p", "8", "--concurrency", "2"], 2, &["is an encoder"]);
+    rejected(&["bench", "-m", &bert, "-p", "0"], 2, &["nothing to measure: -p is 0"]);
+    rejected(&["bench", "-m", &bert], 2, &["the model has 96; give a smaller -p"]);
     let lines = objects(&ok(&["bench", "-m", &bert, "-p", "4,8", "-b", "1,3", "-r", "1", "--json"]));
     let tests: Vec<_> = lines.iter().map(|line| line["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp4", "pp4 x3", "pp8", "pp8 x3"]);

@@ -259,14 +259,17 @@ impl CudaBackend {
             };
             // Work submitted since does not use the bytes: the host need not wait for it.
             let earlier = self.queue().read_beside(from.usages, (beside, end), copy);
-            let number = match self.told(earlier)? {
-                Some(number) => self.told(beside.synchronize().map(|()| number)),
+            match self.told(earlier)? {
+                // That use of the bytes may have failed without changing them.
+                Some(number) => {
+                    self.told(beside.synchronize())?;
+                    self.queue().passed(number)?;
+                }
                 None => {
                     let number = self.queue().enqueue(from.usages.iter(), copy);
-                    self.told(number)
+                    self.wait_for(self.told(number)?)?;
                 }
-            };
-            self.wait_for(number?)?;
+            }
             self.allocator.failures().check(bytes)?;
             // SAFETY: the device has written these bytes.
             data.copy_from_slice(unsafe { std::slice::from_raw_parts(pinned.raw.cast::<u8>(), data.len()) });

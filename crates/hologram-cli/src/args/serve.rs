@@ -101,7 +101,8 @@ pub struct ServeArgs {
     /// loaded by its first request, and the first serves requests without a name
     #[arg(short, long, value_name = "MODEL")]
     pub model: Vec<PathBuf>,
-    /// Load the model before the server listens: for clients that take a server that is alive for one that is ready
+    /// Load the model, or the first of several, before the server listens: for clients that take a server that is alive
+    /// for one that is ready
     #[arg(long)]
     pub load_first: bool,
     /// Models in memory at once; another one waits until the one that was unused for longest is idle [default: 3]
@@ -181,7 +182,8 @@ pub struct ServeArgs {
     /// mean for encoders and last for others]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     pub pooling: Option<Pool>,
-    /// Give a seeded request the same text alone and beside others, at some cost in speed
+    /// Give a seeded request that runs alone the same text each time, at some cost in speed; guesses no tokens unless
+    /// --speculate or --draft is given
     #[arg(long)]
     pub deterministic: bool,
     #[command(flatten)]

@@ -63,6 +63,8 @@ impl Sizes {
         let tests = if depth > 0 { format!("-d {depth} and the test take") } else { "the test takes".into() };
         let limit = match self.ctx {
             Some(ctx) => format!("--ctx is {ctx}"),
+            // An encoder may have learned no more positions.
+            None if model.config().bidirectional => format!("the model has {own}; give a smaller -p"),
             None => format!("the model has {own}; --ctx {needed} measures it nevertheless"),
         };
         usage(format!("{tests} {needed} tokens of context, but {limit}"))
@@ -161,6 +163,9 @@ pub(super) fn encoder(args: &BenchArgs, sizes: &Sizes, model: &Model, results: &
     }
     if args.profile.is_some() || args.capture.is_some() {
         return usage("--profile and --capture show the steps of decoders");
+    }
+    if sizes.prompts.is_empty() {
+        return usage("nothing to measure: -p is 0, and an encoder decodes nothing");
     }
     sizes.check(model)?;
     let longest = sizes.prompts.iter().copied().max().unwrap_or(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use hologram_core::Executor;
-use hologram_llm::EngineOptions;
+use hologram_llm::{EngineOptions, Speculation};
 use hologram_server::{Served, Source, log};
 
 use super::shipped;
@@ -97,7 +97,8 @@ pub fn max_loaded(args: &ServeArgs, models: usize) -> usize {
 /// Makes models out of entries: a single one is loaded at once, several when they are first used.
 ///
 /// # Errors
-/// When a file cannot be read or is of an unknown kind, or the single model cannot be loaded.
+/// When a file cannot be read or is of an unknown kind, or a model cannot be loaded: the single one, or the first with
+/// `--load-first`.
 pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> anyhow::Result<Vec<Source>> {
     let template = match &args.chat_template {
         None => None,
@@ -111,13 +112,14 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
     let max_loaded = max_loaded(args, entries.len());
     let settings = Arc::new(Settings { executor: executor.clone(), args: args.clone(), template, max_loaded });
     let single = entries.len() == 1;
-    let source = |entry: Entry| {
+    let source = |(index, entry): (usize, Entry)| {
         // Reads only what describes the model: a wrong name is told at once, not to the first user.
         let files = shipped::open(entry.path.as_deref())?;
         files.config()?;
         let (bytes, family) = (files.tensor_bytes(), files.architecture());
         drop(files);
-        let first = if single { Some(load(&settings, &entry)?) } else { None };
+        let now = single || args.load_first && index == 0;
+        let first = if now { Some(load(&settings, &entry)?) } else { None };
         let (names, settings) = (entry.names.clone(), settings.clone());
         let source = Source::new(names, bytes, family, move || load(&settings, &entry).map_err(|e| format!("{e:#}")));
         Ok(match first {
@@ -125,7 +127,7 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
             None => source,
         })
     };
-    entries.into_iter().map(source).collect()
+    entries.into_iter().enumerate().map(source).collect()
 }
 
 fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
@@ -147,6 +149,10 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     options.overlap &= !args.no_overlap;
     options.prefix_cache = !args.no_prefix_cache;
     options.speculation = args.speculation.chosen()?;
+    // How many tokens are guessed follows from measured times, and steps of other sizes round differently.
+    if args.deterministic && !args.speculation.is_given() {
+        options.speculation = Speculation::Off;
+    }
     let draft = shipped::draft(&args.speculation, executor)?;
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     let mut served = Served::with_draft(entry.names.clone(), model, options, template, draft.as_ref())?;
