@@ -1,6 +1,7 @@
-//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of every
-//! conformance case but those of views, the programs of `examples/`, and N random ones. PTX for compute capability 8.0 and
-//! 9.0, several programs in a file, because the assembler takes longer to start than to assemble one; Metal for version 3.2.
+//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of
+//! every conformance case but those of views, the programs of `examples/`, and N random ones. PTX for compute
+//! capability 8.0 and 9.0, several programs in a file, because the assembler takes longer to start than to assemble
+//! one; Metal for version 3.2.
 //!
 //! ```text
 //! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [N]

@@ -538,7 +538,7 @@ fn a_small_transformer_agrees_with_the_interpreter() -> Result<()> {
     Ok(())
 }
 
-/// What is written in parts is what the device gets, and no more of a large input than that.
+/// The device gets the parts of a large input that were written, and no others.
 #[test]
 fn large_inputs_are_sent_in_parts() {
     const LEN: usize = 1 << 18;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
-/// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other. Builds for tests prefer a
-/// short build to a small binary.
+/// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other. Builds for tests prefer
+/// a short build to a small binary.
 const PRESET: u32 = if cfg!(debug_assertions) { 0 } else { 6 };
 
 /// A kernel's name and the PTX types of its parameters.

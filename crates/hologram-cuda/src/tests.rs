@@ -125,7 +125,7 @@ fn memory_is_capped_counted_and_given_back() {
     assert!(error.to_string().contains("the buffer belongs to cuda:0"), "{error}");
 }
 
-/// Calls whose results are dropped, and that nobody waits for, do not fill the memory.
+/// Asynchronous calls whose results are dropped do not fill the memory.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn memory_of_work_that_is_under_way_serves_later_work() {

@@ -122,7 +122,7 @@ fn small(name: &str) -> Shape {
 }
 
 #[test]
-#[ignore = "needs an NVIDIA GPU"]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn experts_of_a_gpu() {
     let (gpu, host) = (Executor::open("cuda", None).unwrap(), cpu(4));
     for name in ["qwen3-30b-a3b", "gpt-oss-20b"] {

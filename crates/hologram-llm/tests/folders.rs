@@ -132,8 +132,9 @@ fn the_reference_interpreter_agrees() {
     }
 }
 
-/// Fixtures whose random weights let roundings of `bf16` decide: which experts, which activations are dropped, what stays
-/// in a state, or scores of Gemma 4, which are not scaled. On an H200 rows were off by 0.06 to 0.73 of the greatest.
+/// Fixtures whose random weights let roundings of `bf16` decide: which experts, which activations are dropped, what
+/// stays in a state, or scores of Gemma 4, which are not scaled. On an H200 rows were off by 0.06 to 0.73 of the
+/// greatest.
 const SENSITIVE: [&str; 11] = [
     "gemma3n",
     "gemma4",

@@ -53,8 +53,8 @@ fn packed_weights_are_multiplied_as_their_values_are() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Products of FP8 with FP8 at the sizes of models, beside those of the same values in `f32`. Activations are floats of 8
-/// bits whose greatest is 448, so that nothing is rounded.
+/// Products of FP8 with FP8 at the sizes of models, beside those of the same values in `f32`. Activations are floats of
+/// 8 bits whose greatest is 448, so that nothing is rounded.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn fp8_with_fp8_is_the_product_of_the_values() {

@@ -1,4 +1,5 @@
-//! What positional arguments mean: `hologram run model.gguf "Hello"`, `hologram run -m model.gguf "Hello"`, `hologram run "Hello"`.
+//! What positional arguments mean: `hologram run model.gguf "Hello"`, `hologram run -m model.gguf "Hello"`,
+//! `hologram run "Hello"`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +8,8 @@ use hologram_hub::Request;
 use crate::args::usage;
 use crate::text::shown;
 
-/// The model and the text among up to two arguments, and an option for the model. A lone argument is the model if it looks like one:
-/// a path is never taken for a prompt of the built-in model.
+/// The model and the text among up to two arguments, and an option for the model. A lone argument is the model if it
+/// looks like one: a path is never taken for a prompt of the built-in model.
 ///
 /// # Errors
 /// A usage error when there are two of either.

@@ -8,7 +8,8 @@ use hologram_isa::{Builder, Value};
 use super::{Graph, NodeId, Source};
 use crate::ops::{SharedOp, register_type};
 
-/// The work of one launch: an operation, a part for another device, or a tree of elementwise operations that ends in `root`.
+/// The work of one launch: an operation, a part for another device, or a tree of elementwise operations that ends in
+/// `root`.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// The node whose value the launch writes.

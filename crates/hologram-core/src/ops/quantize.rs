@@ -1,7 +1,7 @@
 //! Activations to 8-bit codes with one scale per group of a row.
 
 use hologram_backends::{DType, KernelSpec, Operation};
-use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
+use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
@@ -42,67 +42,20 @@ impl Op for Quantize {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [x] = inputs else { return Err("takes x".into()) };
-        match x.shape.as_slice() {
-            [_, Dim::Fixed(k)] if x.format == DType::F32 => {
-                if self.group == 0 || *k == 0 || !k.is_multiple_of(self.group as usize) {
-                    return Err(format!("groups of {} do not divide rows of {k}", self.group));
-                }
-                if !(self.floor >= 0.0 && self.floor.is_finite()) {
-                    return Err(format!("the floor must be a finite number and not negative, not {}", self.floor));
-                }
-                Ok(TensorType::new(DType::I8Groups { group: self.group }, x.shape.clone()))
-            }
-            _ => Err("takes f32 of two dimensions".into()),
+        let x = rows_of_groups(inputs, self.group)?;
+        if !(self.floor >= 0.0 && self.floor.is_finite()) {
+            return Err(format!("the floor must be a finite number and not negative, not {}", self.floor));
         }
+        Ok(TensorType::new(DType::I8Groups { group: self.group }, x.shape.clone()))
     }
 
-    /// One subgroup per group.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let groups_of_row = spec.output.row_len() as u32 / self.group;
-        let mut k = Kernel::new(spec, THREADS);
-        let rows = k.rows(&spec.output);
-        let (x, out) = (k.inputs[0].clone(), k.output.clone());
-        let b = &mut k.b;
-        let groups = b.mul(rows, groups_of_row);
-        let workgroup = b.builtin(Opcode::GroupX);
-        let subgroup = b.builtin(Opcode::Subgroup);
-        let first = b.mul(workgroup, SUBGROUPS);
-        let group = b.add(first, subgroup);
-        let inside = b.lt(group, groups);
-        b.if_(inside, |b| {
-            let lane = b.builtin(Opcode::Lane);
-            let start = b.mul(group, self.group);
-            // Magnitudes as bits: they have the order of the numbers, and NaN is the greatest.
-            let greatest = b.var(self.floor.to_bits());
-            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
-                let v = b.abs(v);
-                let v = b.bitcast(Type::U32, v);
-                b.assign_op(greatest, Opcode::Max, &[greatest, v]);
-            });
-            let greatest = b.subgroup_max(greatest);
-            let greatest = b.bitcast(Type::F32, greatest);
-            let zero = b.eq(greatest, 0.0f32);
-            let inverse = b.div(127.0f32, greatest);
-            let inverse = b.select(zero, 0.0f32, inverse);
-            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
-                let v = b.mul(v, inverse);
-                let v = b.round(v);
-                let v = b.max(v, -128.0f32);
-                let v = b.min(v, 127.0f32);
-                let code = b.cvt(Type::I8, v);
-                b.store(out.views[0], at, code);
-            });
-            let scale = b.div(greatest, 127.0f32);
-            let leader = b.eq(lane, 0u32);
-            b.if_(leader, |b| b.store(out.views[1], group, scale));
-        });
-        let max = spec.output.max_rows() * groups_of_row as usize;
-        k.finish(max.div_ceil(SUBGROUPS as usize))
+        program_of_groups(spec, self.group, (self.floor, 127.0), |b, v| {
+            let v = b.round(v);
+            let v = b.max(v, -128.0f32);
+            let v = b.min(v, 127.0f32);
+            b.cvt(Type::I8, v)
+        })
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
@@ -124,6 +77,69 @@ impl Op for Quantize {
         }
         out
     }
+}
+
+/// The operand, if groups of this many elements divide its rows.
+pub(super) fn rows_of_groups<'a>(inputs: &[&'a TensorType], group: u32) -> std::result::Result<&'a TensorType, String> {
+    let [x] = inputs else { return Err("takes x".into()) };
+    match x.shape.as_slice() {
+        [_, Dim::Fixed(k)] if x.format == DType::F32 => match group > 0 && *k > 0 && k.is_multiple_of(group as usize) {
+            true => Ok(x),
+            false => Err(format!("groups of {group} do not divide rows of {k}")),
+        },
+        _ => Err("takes f32 of two dimensions".into()),
+    }
+}
+
+/// The program, one subgroup per group of `of_group` elements. With a, the greatest magnitude of a group and at least
+/// `floor`, the scale is a / `most`, and an element's code is `code` of it times `most` / a.
+pub(super) fn program_of_groups(
+    spec: &KernelSpec,
+    of_group: u32,
+    (floor, most): (f32, f32),
+    code: impl Fn(&mut Builder, Value) -> Value,
+) -> Result<Launchable> {
+    let groups_of_row = spec.output.row_len() as u32 / of_group;
+    let mut k = Kernel::new(spec, THREADS);
+    let rows = k.rows(&spec.output);
+    let (x, out) = (k.inputs[0].clone(), k.output.clone());
+    let b = &mut k.b;
+    let groups = b.mul(rows, groups_of_row);
+    let workgroup = b.builtin(Opcode::GroupX);
+    let subgroup = b.builtin(Opcode::Subgroup);
+    let first = b.mul(workgroup, SUBGROUPS);
+    let group = b.add(first, subgroup);
+    let inside = b.lt(group, groups);
+    b.if_(inside, |b| {
+        let lane = b.builtin(Opcode::Lane);
+        let start = b.mul(group, of_group);
+        // Magnitudes as bits: they have the order of the numbers, and NaN is the greatest.
+        let greatest = b.var(floor.to_bits());
+        b.for_(lane, of_group, SUBGROUP_SIZE, |b, i| {
+            let at = b.add(start, i);
+            let v = x.load(b, at);
+            let v = b.abs(v);
+            let v = b.bitcast(Type::U32, v);
+            b.assign_op(greatest, Opcode::Max, &[greatest, v]);
+        });
+        let greatest = b.subgroup_max(greatest);
+        let greatest = b.bitcast(Type::F32, greatest);
+        let zero = b.eq(greatest, 0.0f32);
+        let inverse = b.div(most, greatest);
+        let inverse = b.select(zero, 0.0f32, inverse);
+        b.for_(lane, of_group, SUBGROUP_SIZE, |b, i| {
+            let at = b.add(start, i);
+            let v = x.load(b, at);
+            let v = b.mul(v, inverse);
+            let code = code(b, v);
+            b.store(out.views[0], at, code);
+        });
+        let scale = b.div(greatest, most);
+        let leader = b.eq(lane, 0u32);
+        b.if_(leader, |b| b.store(out.views[1], group, scale));
+    });
+    let max = spec.output.max_rows() * groups_of_row as usize;
+    k.finish(max.div_ceil(SUBGROUPS as usize))
 }
 
 #[cfg(feature = "conformance")]

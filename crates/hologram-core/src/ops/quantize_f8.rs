@@ -1,9 +1,10 @@
 //! Activations to floats of 8 bits with one scale per group of a row.
 
 use hologram_backends::{DType, KernelSpec, Operation};
-use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
+use hologram_isa::Type;
 
-use super::{Kernel, Launchable, Op};
+use super::quantize::{program_of_groups, rows_of_groups};
+use super::{Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -36,8 +37,6 @@ impl Graph {
 const MOST: f32 = 448.0;
 /// The least float with all bits.
 const NORMAL: f32 = 1.0 / 64.0;
-const THREADS: u32 = 256;
-const SUBGROUPS: u32 = THREADS / SUBGROUP_SIZE;
 
 impl Op for QuantizeF8 {
     fn operation(&self) -> Operation {
@@ -45,81 +44,34 @@ impl Op for QuantizeF8 {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
-        let [x] = inputs else { return Err("takes x".into()) };
-        match x.shape.as_slice() {
-            [_, Dim::Fixed(k)] if x.format == DType::F32 => {
-                if self.group == 0 || *k == 0 || !k.is_multiple_of(self.group as usize) {
-                    return Err(format!("groups of {} do not divide rows of {k}", self.group));
-                }
-                Ok(TensorType::new(DType::F8Groups { group: self.group }, x.shape.clone()))
-            }
-            _ => Err("takes f32 of two dimensions".into()),
-        }
+        let x = rows_of_groups(inputs, self.group)?;
+        Ok(TensorType::new(DType::F8Groups { group: self.group }, x.shape.clone()))
     }
 
-    /// One subgroup per group.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        let groups_of_row = spec.output.row_len() as u32 / self.group;
-        let mut k = Kernel::new(spec, THREADS);
-        let rows = k.rows(&spec.output);
-        let (x, out) = (k.inputs[0].clone(), k.output.clone());
-        let b = &mut k.b;
-        let groups = b.mul(rows, groups_of_row);
-        let workgroup = b.builtin(Opcode::GroupX);
-        let subgroup = b.builtin(Opcode::Subgroup);
-        let first = b.mul(workgroup, SUBGROUPS);
-        let group = b.add(first, subgroup);
-        let inside = b.lt(group, groups);
-        b.if_(inside, |b| {
-            let lane = b.builtin(Opcode::Lane);
-            let start = b.mul(group, self.group);
-            // Magnitudes as bits: they have the order of the numbers, and NaN is the greatest.
-            let greatest = b.var(0u32);
-            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
-                let v = b.abs(v);
-                let v = b.bitcast(Type::U32, v);
-                b.assign_op(greatest, Opcode::Max, &[greatest, v]);
-            });
-            let greatest = b.subgroup_max(greatest);
-            let greatest = b.bitcast(Type::F32, greatest);
-            let zero = b.eq(greatest, 0.0f32);
-            let inverse = b.div(MOST, greatest);
-            let inverse = b.select(zero, 0.0f32, inverse);
-            b.for_(lane, self.group, SUBGROUP_SIZE, |b, i| {
-                let at = b.add(start, i);
-                let v = x.load(b, at);
-                let v = b.mul(v, inverse);
-                let magnitude = b.abs(v);
-                let magnitude = b.min(magnitude, MOST);
-                let small = b.mul(magnitude, 512.0f32);
-                let small = b.round(small);
-                let small = b.cvt(Type::U32, small);
-                // Three bits of mantissa are left; half of the last and its parity round to nearest even.
-                let bits = b.bitcast(Type::U32, magnitude);
-                let odd = b.shr(bits, 20u32);
-                let odd = b.and(odd, 1u32);
-                let bits = b.add(bits, 0x7_ffffu32);
-                let bits = b.add(bits, odd);
-                let bits = b.shr(bits, 20u32);
-                let normal = b.sub(bits, 120u32 << 3);
-                let is_small = b.lt(magnitude, NORMAL);
-                let code = b.select(is_small, small, normal);
-                let sign = b.bitcast(Type::U32, v);
-                let sign = b.shr(sign, 24u32);
-                let sign = b.and(sign, 128u32);
-                let code = b.or(code, sign);
-                let code = b.and(code, 255u32);
-                let code = b.cvt(Type::U8, code);
-                b.store(out.views[0], at, code);
-            });
-            let scale = b.div(greatest, MOST);
-            let leader = b.eq(lane, 0u32);
-            b.if_(leader, |b| b.store(out.views[1], group, scale));
-        });
-        let max = spec.output.max_rows() * groups_of_row as usize;
-        k.finish(max.div_ceil(SUBGROUPS as usize))
+        program_of_groups(spec, self.group, (0.0, MOST), |b, v| {
+            let magnitude = b.abs(v);
+            let magnitude = b.min(magnitude, MOST);
+            let small = b.mul(magnitude, 512.0f32);
+            let small = b.round(small);
+            let small = b.cvt(Type::U32, small);
+            // Three bits of mantissa are left; half of the last and its parity round to nearest even.
+            let bits = b.bitcast(Type::U32, magnitude);
+            let odd = b.shr(bits, 20u32);
+            let odd = b.and(odd, 1u32);
+            let bits = b.add(bits, 0x7_ffffu32);
+            let bits = b.add(bits, odd);
+            let bits = b.shr(bits, 20u32);
+            let normal = b.sub(bits, 120u32 << 3);
+            let is_small = b.lt(magnitude, NORMAL);
+            let code = b.select(is_small, small, normal);
+            let sign = b.bitcast(Type::U32, v);
+            let sign = b.shr(sign, 24u32);
+            let sign = b.and(sign, 128u32);
+            let code = b.or(code, sign);
+            let code = b.and(code, 255u32);
+            b.cvt(Type::U8, code)
+        })
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {

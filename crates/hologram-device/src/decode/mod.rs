@@ -79,8 +79,8 @@ pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Splits the blocks of a format whose codes are integers: calls `visit` for each with its codes, and a scale and a minimum for each
-/// [`DType::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
+/// Splits the blocks of a format whose codes are integers: calls `visit` for each with its codes, and a scale and a
+/// minimum for each [`DType::scale_len`] of them; an element is scale·code - minimum. Does nothing for other formats.
 #[inline(always)]
 pub fn each_block(format: DType, bytes: &[u8], mut visit: impl FnMut(&[i8], &[f32], &[f32])) {
     if let DType::Grid(ty) = format {

@@ -6,7 +6,8 @@ use crate::format::{DType, GridType, Scales};
 
 impl DType {
     /// Sets a block's number `which` ([`DType::unit_numbers`]: `d`, or `m`) to about `value`; all scales of a block
-    /// without numbers, of which those of a byte become about the nearest power of two. Does nothing for formats without blocks.
+    /// without numbers, of which those of a byte become about the nearest power of two. Does nothing for formats
+    /// without blocks.
     pub fn set_number(self, block: &mut [u8], which: usize, value: f32) {
         let bytes = f16::from_f32(value).to_le_bytes();
         match self {

@@ -36,8 +36,8 @@ pub enum DType {
         /// Elements that share a scale; divides the row's length.
         group: u32,
     },
-    /// Activations as floats of a byte ([`Values::e4m3`]) with a scale per group of `group` elements of a row, in planes
-    /// as [`DType::I8Groups`]; the value is `scale·code`.
+    /// Activations as floats of a byte ([`Values::e4m3`]) with a scale per group of `group` elements of a row, in
+    /// planes as [`DType::I8Groups`]; the value is `scale·code`.
     F8Groups {
         /// Elements that share a scale; divides the row's length.
         group: u32,

@@ -30,8 +30,8 @@ struct Form {
     held: usize,
 }
 
-/// On an NVIDIA H200 the products of 8 billion parameters in `Q4_K` took 3.7 ms with 8 tokens and 7.0 ms with 32. With 64
-/// they took 11.5 ms in a form of 64; the unpacked copy's bytes take 8 ms.
+/// On an NVIDIA H200 the products of 8 billion parameters in `Q4_K` took 3.7 ms with 8 tokens and 7.0 ms with 32. With
+/// 64 they took 11.5 ms in a form of 64; the unpacked copy's bytes take 8 ms.
 const FORMS: [Form; 2] = [Form { tokens: 8, blocks: 48, held: 2 }, Form { tokens: 32, blocks: 16, held: 1 }];
 
 impl Form {
@@ -87,8 +87,8 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     Some(single(KernelLaunch { shared, cluster: number(splits)?, ..launch }))
 }
 
-/// How many workgroups share a group of rows: as many as find room at the same time, each with a block for every warp. Of
-/// short rows two workgroups on a multiprocessor win less than the sharing costs.
+/// How many workgroups share a group of rows: as many as find room at the same time, each with a block for every warp.
+/// Of short rows two workgroups on a multiprocessor win less than the sharing costs.
 fn splits(groups: usize, k: usize, form: &Form, target: Target) -> usize {
     let places = target.multiprocessors as usize * if k < LONG { 1 } else { form.held };
     let fits = |splits: &usize| groups * splits <= places && k.div_ceil(BLOCK) >= splits * WARPS;

@@ -414,8 +414,8 @@ fn few_tokens_with_packed_matrices() {
     assert_eq!(wide, [q4_k, ("wide_q6_k_2_32".into(), at([7, 7, 8, 9, 99, 13, 99]), [32, 32, 32, 0])]);
 }
 
-/// Floats of a byte with a scale per token are multiplied as they are, on compute capability 9.0; `bf16` ones by weights
-/// that are widened.
+/// Floats of a byte with a scale per token are multiplied as they are, on compute capability 9.0; `bf16` ones by
+/// weights that are widened.
 #[test]
 fn floats_of_a_byte() {
     let w = DType::Planes(BlockType::F8_E4M3);
@@ -441,7 +441,8 @@ fn floats_of_a_byte() {
     assert_eq!(chosen, [f32, f32, bf16, bf16, f8, f8]);
 }
 
-/// The sizes of `products_cuda.rs` in hologram-llm, which compares results on a GPU, have every tile for packed weights.
+/// The sizes of `products_cuda.rs` in hologram-llm, which compares results on a GPU, have every tile for packed
+/// weights.
 #[test]
 fn wide_tiles() {
     let cases = [

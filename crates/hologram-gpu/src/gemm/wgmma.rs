@@ -27,7 +27,8 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Bytes of a stage whose rows have this many bytes of codes, and this many beside them: `Layout` in `gemm_wgmma.h`.
+    /// Bytes of a stage whose rows have this many bytes of codes, and this many beside them: `Layout` in
+    /// `gemm_wgmma.h`.
     fn stage(&self, codes: usize, piece: usize) -> usize {
         self.tokens * 128 + self.groups * 64 * codes + (self.groups * 64 * piece).next_multiple_of(1024)
     }

@@ -237,8 +237,8 @@ impl Sequence {
         }
     }
 
-    /// Takes the result for the last token: the device's choice, or else the logits. Returns how the sequence ended, if it
-    /// did.
+    /// Takes the result for the last token: the device's choice, or else the logits. Returns how the sequence ended, if
+    /// it did.
     pub fn take(
         &mut self,
         chosen: Option<u32>,

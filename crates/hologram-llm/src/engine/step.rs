@@ -186,7 +186,7 @@ impl Worker {
         } else {
             wanting.iter_mut().for_each(|s| s.find_mask());
         }
-        // An output that nobody wants any more is sampled in vain.
+        // The output of a cancelled request is sampled and not used.
         let how = with_output().map(|item| match of(item, &self.running) {
             Some(at) => (self.running[at].request.sampling, self.running[at].change(&self.model)),
             None => (SamplerConfig::GREEDY, Change::default()),

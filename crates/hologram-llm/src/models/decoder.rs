@@ -252,8 +252,9 @@ impl Decoder {
     /// (`f32 [outputs, width]`) is what the output matrix would be applied to. `bucket.results` says which outputs
     /// there are.
     ///
-    /// A model with states has the inputs `runs` (`u32 [runs, 4]`), the tokens of a sequence that follow each other with
-    /// the slots of its states as for [`Graph::conv_state`], and `token_runs` (`u32 [tokens]`), the run of each token.
+    /// A model with states has the inputs `runs` (`u32 [runs, 4]`), the tokens of a sequence that follow each other
+    /// with the slots of its states as for [`Graph::conv_state`], and `token_runs` (`u32 [tokens]`), the run of each
+    /// token.
     ///
     /// If tokens see all of their text, its tokens are in one step. Further inputs are then `lasts`, the last position
     /// of each token's text, `window_firsts` and `window_lasts`, the first and the last position in its window (if

@@ -11,7 +11,7 @@ use super::Session;
 use crate::error::Result;
 use crate::sampling::SamplerConfig;
 
-/// What is changed in a row of logits before a token is sampled.
+/// Changes to a row of logits before sampling.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Change {
     /// One per token.
@@ -20,8 +20,8 @@ pub(crate) struct Change {
     pub mask: Option<Vec<u32>>,
 }
 
-/// A change of one token's logit: `bias` is added; then, if that is positive, it is divided by `repeat`, else multiplied;
-/// then `less` is subtracted.
+/// A change of one token's logit: `bias` is added; then, if that is positive, it is divided by `repeat`, else
+/// multiplied; then `less` is subtracted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TokenChange {
     pub id: u32,
@@ -68,7 +68,8 @@ fn words(vocab: usize) -> usize {
 
 /// The graph that samples from rows of logits.
 ///
-/// Inputs: `sampling_numbers` and `sampling_words` as for [`Graph::sample`]; with entries `ids`, `biases`, `repeats` and
+/// Inputs: `sampling_numbers` and `sampling_words` as for [`Graph::sample`]; with entries `ids`, `biases`, `repeats`
+/// and
 /// `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`. Output: `chosen`, as of
 /// [`Decoder::graph`](crate::models::decoder::Decoder::graph).
 fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Result<Graph> {

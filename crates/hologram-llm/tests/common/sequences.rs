@@ -87,11 +87,11 @@ impl Case {
     /// cancellation and for a cached code that is rounded the other way. Activations rounded to steps of s (relative to
     /// their deviation) are sometimes rounded to the neighbour. The difference s meets the next rounding, and in the
     /// worst case two runs differ as much as their rounding errors: nine roundings between embedding and logits, each
-    /// s/√6, give 1.2·s. The largest of 512 logits is off by four times as much, while the largest logit is three
-    /// times the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be rounded too; with 8
-    /// bits and a scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last
-    /// product, follows the largest of some hundred values: s is 0.1 in two of the nine. In FP8, which GPUs take from 65
-    /// tokens on, s is up to 2⁻³ of a value, about 0.09 of the deviation.
+    /// s/√6, give 1.2·s. The largest of 512 logits is off by four times as much, while the largest logit is three times
+    /// the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be rounded too; with 8 bits and a
+    /// scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last product,
+    /// follows the largest of some hundred values: s is 0.1 in two of the nine. In FP8, which GPUs take from 65 tokens
+    /// on, s is up to 2⁻³ of a value, about 0.09 of the deviation.
     fn bound(&self, policy: &Policy) -> f64 {
         let choices = [DType::F32, DType::BF16];
         let in_bf16 = || policy.activations(DType::F16, 256, usize::MAX, &choices) == Some(DType::BF16);

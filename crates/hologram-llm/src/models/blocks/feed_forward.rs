@@ -74,8 +74,8 @@ impl GatedFfn {
         GatedFfn::of(l, gate, up, combine, sub_norm)
     }
 
-    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down. If there is no gate, it is the first
-    /// half of up.
+    /// As [`GatedFfn::load`], of this width, with these names of gate, up and down. If there is no gate, it is the
+    /// first half of up.
     ///
     /// # Errors
     /// Those of [`Weights`](crate::weights::Weights).
