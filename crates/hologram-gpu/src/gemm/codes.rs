@@ -130,8 +130,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         }
     };
     let [first, second, third] = [0, 1, 2].map(planes);
-    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
-    let args = Codes {
+    let args = arguments!(Codes of product; {
         x: product.x_args[0],
         x_scales: product.x_args[1],
         w0: first.low,
@@ -143,21 +142,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         w2: third.low,
         h2: third.high,
         s2: third.records,
-        add: product.add,
-        y0: product.result(0),
-        y1: product.result(1),
-        y2: product.result(2),
-        step,
-        slot,
-        n: number(most)?,
-        m0,
-        m1,
-        m2,
-        k: number(k)?,
-        mode: product.mode as u32,
         splits: number(plan.splits)?,
         stages: number(plan.stages)?,
-    };
+    });
     let launch = launch(args, format!("codes_{}_{tokens}", form.name), [plan.teams * plan.splits, 1], WARPS * 32)?;
     Some(single(KernelLaunch { shared: number(plan.shared)?, cluster: number(plan.splits)?, ..launch }))
 }

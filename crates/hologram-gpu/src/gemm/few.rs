@@ -55,8 +55,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     }
     let groups = product.groups();
     let splits = splits(groups, k, form, target);
-    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
-    let args = Few {
+    let args = arguments!(Few of product; {
         x: product.x_args[0],
         w0: first.low,
         h0: first.high,
@@ -67,21 +66,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         w2: third.low,
         h2: third.high,
         s2: third.records,
-        add: product.add,
-        y0: product.result(0),
-        y1: product.result(1),
-        y2: product.result(2),
-        step,
-        slot,
-        n: number(most)?,
-        m0,
-        m1,
-        m2,
-        k: number(k)?,
-        mode: product.mode as u32,
         narrow: u32::from(product.narrow),
         splits: number(splits)?,
-    };
+    });
     let launch = launch(args, format!("few_{}_{}", packed_name(packed), form.tokens), [groups * splits, 1], THREADS)?;
     let shared = number(form.shared()).filter(|bytes| *bytes <= target.max_shared)?;
     Some(single(KernelLaunch { shared, cluster: number(splits)?, ..launch }))

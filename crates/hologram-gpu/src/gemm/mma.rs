@@ -37,9 +37,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     };
     let stages = STAGES * (tile * (STAGE_BYTES + x_scales) + ROWS * (codes + scales));
     let shared = stages.max(2 * tile * STRIDE * 4);
-    let ([x, x_scales], [m0, m1, m2], (step, slot)) = (product.x_args, product.row_numbers()?, product.step_and_slot());
+    let [x, x_scales] = product.x_args;
     let [[w0, s0], [w1, s1], [w2, s2]] = [0, 1, 2].map(|i| product.matrix(i));
-    let args = Multiply {
+    let args = arguments!(Multiply of product; {
         x,
         x_scales,
         w0,
@@ -48,21 +48,9 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         s1,
         w2,
         s2,
-        add: product.add,
-        y0: product.result(0),
-        y1: product.result(1),
-        y2: product.result(2),
-        step,
-        slot,
-        n: number(product.tokens.max())?,
-        m0,
-        m1,
-        m2,
-        k: number(k)?,
         group: number(group)?,
-        mode: product.mode as u32,
         narrow: u32::from(product.narrow),
-    };
+    });
     let grid = [product.tokens.max().div_ceil(tile), product.groups().div_ceil(2)];
     let launch = launch(args, format!("mma_{name}_{tile}"), grid, 256)?;
     Some(single(KernelLaunch { shared: number(shared).filter(|s| *s <= target.max_shared)?, ..launch }))

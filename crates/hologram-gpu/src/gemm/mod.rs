@@ -7,6 +7,28 @@ use hologram_device::{
     AfterProducts, BlockType, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
+/// The arguments of a kernel for products: those that all such kernels have, and its own.
+macro_rules! arguments {
+    ($kernel:ident of $product:expr; { $($own:ident $(: $value:expr)?),* $(,)? }) => {{
+        let ([m0, m1, m2], (step, slot)) = ($product.row_numbers()?, $product.step_and_slot());
+        $kernel {
+            add: $product.add,
+            y0: $product.result(0),
+            y1: $product.result(1),
+            y2: $product.result(2),
+            step,
+            slot,
+            n: number($product.tokens.max())?,
+            m0,
+            m1,
+            m2,
+            k: number($product.k)?,
+            mode: $product.mode as u32,
+            $($own $(: $value)?,)*
+        }
+    }};
+}
+
 mod blas;
 mod codes;
 mod few;

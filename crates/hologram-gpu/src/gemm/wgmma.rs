@@ -58,8 +58,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         let i = if i < product.rows.len() { i } else { 0 };
         map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])
     };
-    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
-    let args = Multiply {
+    let args = arguments!(Multiply of product; {
         x: map(elements, x_element, k * x_element, product.tokens.max(), [128, tile.tokens])?,
         w0: weights(0)?,
         w1: weights(1)?,
@@ -68,22 +67,10 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         s0: product.matrix(0)[1],
         s1: product.matrix(1)[1],
         s2: product.matrix(2)[1],
-        add: product.add,
-        y0: product.result(0),
-        y1: product.result(1),
-        y2: product.result(2),
-        step,
-        slot,
-        n: number(product.tokens.max())?,
-        m0,
-        m1,
-        m2,
-        k: number(k)?,
         group: number(product.activation_group())?,
-        mode: product.mode as u32,
         narrow: u32::from(product.narrow),
         splits: number(tile.splits)?,
-    };
+    });
     let entry = format!("wgmma_{name}_{}_{}", tile.groups, tile.tokens);
     placed(product, tile, stage, args, entry, target)
 }
@@ -106,16 +93,14 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
         let i = if i < product.rows.len() { i } else { 0 };
         map(planes[i].low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
     };
-    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
     let x = map(product.x_args[0], 2, k * 2, product.tokens.max(), [128, tile.tokens])?;
-    let (codes, n, k, splits) =
-        ([codes(0)?, codes(1)?, codes(2)?], number(product.tokens.max())?, number(k)?, number(tile.splits)?);
+    let (codes, splits) = ([codes(0)?, codes(1)?, codes(2)?], number(tile.splits)?);
     let entry = format!("wide_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
     // The two images declare the same arguments.
     macro_rules! args {
         ($Args:ident) => {{
             let [w0, w1, w2] = codes;
-            $Args {
+            arguments!($Args of product; {
                 x,
                 w0,
                 w1,
@@ -126,21 +111,9 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
                 s0: planes[0].records,
                 s1: planes[1].records,
                 s2: planes[2].records,
-                add: product.add,
-                y0: product.result(0),
-                y1: product.result(1),
-                y2: product.result(2),
-                step,
-                slot,
-                n,
-                m0,
-                m1,
-                m2,
-                k,
-                mode: product.mode as u32,
                 narrow: u32::from(product.narrow),
                 splits,
-            }
+            })
         }};
     }
     if weights == BlockType::F8_E4M3 {
@@ -162,8 +135,7 @@ fn find_float8(product: &Product, group: usize, target: Target) -> Option<Native
         let i = if i < product.rows.len() { i } else { 0 };
         map(planes[i].low, 1, k, product.rows[i], [128, rows])
     };
-    let ([m0, m1, m2], (step, slot)) = (product.row_numbers()?, product.step_and_slot());
-    let args = Float8 {
+    let args = arguments!(Float8 of product; {
         x: map(product.x_args[0], 1, k, product.tokens.max(), [128, tile.tokens])?,
         w0: codes(0)?,
         w1: codes(1)?,
@@ -172,21 +144,9 @@ fn find_float8(product: &Product, group: usize, target: Target) -> Option<Native
         s0: planes[0].records,
         s1: planes[1].records,
         s2: planes[2].records,
-        add: product.add,
-        y0: product.result(0),
-        y1: product.result(1),
-        y2: product.result(2),
-        step,
-        slot,
-        n: number(product.tokens.max())?,
-        m0,
-        m1,
-        m2,
-        k: number(k)?,
-        mode: product.mode as u32,
         narrow: u32::from(product.narrow),
         splits: number(tile.splits)?,
-    };
+    });
     placed(product, tile, stage, args, format!("float8_{}_{}", tile.groups, tile.tokens), target)
 }
 
