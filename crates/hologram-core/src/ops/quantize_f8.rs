@@ -10,7 +10,9 @@ use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+#[cfg(feature = "conformance")]
+use crate::tensor::Dim;
+use crate::tensor::TensorType;
 
 /// The operation; `x` is `f32 [n, k]`.
 #[derive(Debug)]
