@@ -331,6 +331,7 @@ pub struct ChatArgs {
 
 /// Options of `perplexity`.
 #[derive(Args)]
+#[command(mut_arg("word", |word| word.help(OR_BUILT_IN)))]
 pub struct PerplexityArgs {
     #[command(flatten)]
     pub model: ModelArgs,
@@ -356,10 +357,10 @@ pub struct PerplexityArgs {
 
 /// Options of `tokenize`.
 #[derive(Args)]
-#[command(override_usage = "hologram tokenize [OPTIONS] MODEL [TEXT]")]
+#[command(override_usage = "hologram tokenize [OPTIONS] [MODEL] [TEXT]")]
 pub struct TokenizeArgs {
-    /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE], and text [default: read from
-    /// standard input]
+    /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE] [default: the built-in model], and
+    /// text [default: read from standard input]
     #[arg(value_name = "MODEL TEXT", num_args = 0..=3)]
     pub words: Vec<String>,
     /// Model

@@ -375,7 +375,12 @@ fn tokenize_shows_ids_and_pieces() {
     assert_eq!(text(&piped.stdout), plain);
     assert_eq!(ok(&["tokenize", HF_BPE, ""]), "");
     rejected(&["tokenize", BITNET, "a"], 1, &["the file has no tokenizer"]);
-    rejected(&["tokenize", "none", "a"], 1, &["cannot open none"]);
+    rejected(&["tokenize", "none.gguf", "a"], 1, &["cannot open none.gguf"]);
+    rejected(&["tokenize", "a", "b"], 2, &["unexpected argument b; put the prompt in quotes"]);
+    // The built-in model's.
+    assert!(json(&["A closure"])["ids"].as_array().unwrap().len() > 1);
+    let perplexity = ok(&["perplexity", "--file", "Cargo.toml", "--ctx", "64"]);
+    assert!(perplexity.starts_with("perplexity "), "{perplexity}");
     let damaged = Folder::new("damaged");
     damaged.write("tokenizer.json", "{\"model\": ");
     rejected(&["tokenize", damaged.0.to_str().unwrap(), "a"], 1, &["tokenizer.json"]);

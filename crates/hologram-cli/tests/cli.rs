@@ -309,6 +309,8 @@ fn experts_and_memory_of_a_gpu() {
     ok(&["bench", "-m", &mixture, "-p", "4", "-n", "2", "-r", "1", "--device", "cpu", "--experts", "cpu"]);
     let dense = ["bench", LLAMA, "-p", "4", "--device", "cpu", "--experts", "cpu"];
     rejected(&dense, 2, &["--experts is cpu, but the model has no experts"]);
+    let on_gpu = ["run", "-m", LLAMA, "a", "--device", "cpu", "--experts", "gpu"];
+    rejected(&on_gpu, 2, &["--experts is gpu, but the model has no experts"]);
 }
 
 #[test]
@@ -405,6 +407,7 @@ fn embeddings_and_scores() {
         assert!((entry["score"].as_f64().unwrap() - want).abs() < 1e-4, "{json}");
     }
     rejected(&["logits", &bert, "--tokens", "5", "--out", &out], 1, &["hologram embed"]);
+    rejected(&["chat", "-m", &bert, "Hi"], 1, &["hologram embed"]);
     rejected(&["rerank", "-m", &fixture("nomic-bert"), "q", "text"], 1, &["no head for one score"]);
     rejected(&["bench", "-m", &bert, "-p", "8", "-n", "4"], 2, &["an encoder continues no text"]);
     rejected(&["bench", "-m", &bert, "-p", "8", "-d", "4"], 2, &["an encoder continues no text"]);

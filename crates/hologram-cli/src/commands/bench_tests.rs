@@ -11,6 +11,7 @@ use hologram_llm::{Embedder, Logits, Model, Pooling, Session, SessionOptions};
 use super::bench_bytes::Reads;
 use crate::args::{BenchArgs, Kv, usage};
 use crate::capture::{self, Capture};
+use crate::progress::Progress;
 use crate::trace::Trace;
 
 /// The sizes to measure, in every combination.
@@ -29,12 +30,16 @@ impl Sizes {
     /// # Errors
     /// A usage error if there is nothing to measure.
     pub fn of(args: &BenchArgs) -> anyhow::Result<Sizes> {
-        let list = |sizes: &[u32]| sizes.iter().map(|n| *n as usize).filter(|n| *n > 0).collect::<Vec<_>>();
-        let (prompts, decodes) = (list(&args.prompt), list(args.decode.as_deref().unwrap_or(&[128])));
+        let list = |sizes: &[u32]| {
+            let once = |i: &usize| !sizes[..*i].contains(&sizes[*i]);
+            (0..sizes.len()).filter(once).map(|i| sizes[i] as usize).collect::<Vec<_>>()
+        };
+        let (mut prompts, mut decodes) = (list(&args.prompt), list(args.decode.as_deref().unwrap_or(&[128])));
+        [&mut prompts, &mut decodes].into_iter().for_each(|tests| tests.retain(|n| *n > 0));
         if prompts.is_empty() && decodes.is_empty() {
             return usage("nothing to measure: -p and -n are both 0");
         }
-        let depths = args.depth.iter().map(|n| *n as usize).collect();
+        let depths = list(&args.depth);
         let ctx = args.ctx.map(|n| n as usize);
         Ok(Sizes { prompts, decodes, depths, batches: list(&args.batch), ctx })
     }
@@ -115,6 +120,8 @@ impl Results {
         rows: &mut [Row],
         mut test: impl FnMut(usize, bool) -> anyhow::Result<f64>,
     ) -> anyhow::Result<()> {
+        let mut progress = Progress::new("measuring", "tests");
+        let (tests, of) = (rows.len() as u64, (u64::from(repetitions) + 1) * rows.len() as u64);
         for round in 0..=repetitions {
             let (kind, bandwidth) = ceiling(executor)?;
             self.bound = kind;
@@ -122,6 +129,7 @@ impl Results {
                 self.bandwidths.push(bandwidth);
             }
             for (i, row) in rows.iter_mut().enumerate() {
+                progress.at(u64::from(round) * tests + i as u64, of);
                 let rate = test(i, round == 0)?;
                 if round > 0 {
                     row.rates.push(rate);

@@ -26,11 +26,10 @@ const MAX_TEXT: u64 = 1 << 30;
 /// # Errors
 /// When the text is not UTF-8 or shorter than a window, or the device or the model fails.
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
-    let model = args.model.required()?;
+    let model = args.model.given();
     let (name, text) = read_text(&args.file, MAX_TEXT)?;
     let executor = args.device.open()?;
-    let model =
-        shipped::load(shipped::open(Some(model))?, &args.lora, args.experts.options(args.device.threads), &executor)?;
+    let model = shipped::load(shipped::open(model)?, &args.lora, args.experts.options(args.device.threads), &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

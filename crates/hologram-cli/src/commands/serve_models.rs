@@ -8,6 +8,7 @@ use hologram_core::Executor;
 use hologram_llm::{EngineOptions, Speculation};
 use hologram_server::{Served, Source, log};
 
+use super::run::beyond_trained;
 use super::shipped;
 use crate::args::{ServeArgs, usage};
 use crate::status::status;
@@ -134,7 +135,8 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let Settings { executor, args, template, max_loaded } = settings;
     let (files, options) = (shipped::open(entry.path.as_deref())?, args.experts.options(args.device.threads));
     let model = Arc::new(shipped::load_quietly(files, &args.lora, options, executor)?);
-    for note in model.not_run().into_iter().chain(model.experts_elsewhere()) {
+    let beyond = args.ctx.and_then(|n| beyond_trained(n as usize, model.config().context));
+    for note in model.not_run().into_iter().chain(model.experts_elsewhere()).chain(beyond) {
         let note = format!("{}: {note}", entry.names[0]);
         if args.log.is_some() { log::info(&note) } else { status!("note: {note}\n") }
     }

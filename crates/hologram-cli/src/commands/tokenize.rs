@@ -7,31 +7,24 @@ use serde_json::json;
 
 use super::run::read_text;
 use super::shipped;
-use crate::args::{TokenizeArgs, usage};
+use super::words::model_and_text;
+use crate::args::TokenizeArgs;
 use crate::status::status;
-use crate::text::shown;
 
 /// Runs the command. The tokens are the same as `run` uses, with BOS if the model expects it.
 ///
 /// # Errors
 /// When the model has no tokenizer, or the text is not UTF-8.
 pub fn run(args: &TokenizeArgs) -> anyhow::Result<()> {
-    let (model, text) = match (&args.model, &args.words[..]) {
-        (Some(model), []) => (model.clone(), None),
-        (Some(model), [text]) => (model.clone(), Some(text)),
-        (None, [model]) => (model.into(), None),
-        (None, [model, text]) => (model.into(), Some(text)),
-        (None, []) => return usage("give a model: a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME"),
-        (_, [.., last]) => return usage(format!("unexpected argument {}; put the text in quotes", shown(last))),
-    };
-    let model = shipped::path(&model)?;
+    let (model, text) = model_and_text(&args.words, args.model.as_deref())?;
+    let model = model.map(|model| shipped::path(&model)).transpose()?;
     // A folder's tokenizer does not need the weights.
-    let tokenizer = match model.is_dir() {
-        true => Tokenizer::from_folder(&model)?,
-        false => shipped::open(Some(&model))?.tokenizer()?,
+    let tokenizer = match &model {
+        Some(folder) if folder.is_dir() => Tokenizer::from_folder(folder)?,
+        model => shipped::open(model.as_deref())?.tokenizer()?,
     };
     let text = match text {
-        Some(text) => text.clone(),
+        Some(text) => text,
         None => read_text("text")?,
     };
     for note in tokenizer.notes() {

@@ -70,6 +70,10 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let constraint = args.constraint.constraint()?;
     let saved = session::open(args.session.as_deref())?;
     let files = shipped::open(path.as_deref())?;
+    if files.config()?.bidirectional {
+        let path = path.unwrap_or_default();
+        return Err(hologram_llm::LlmError::Encoder { path }.into());
+    }
     // Check the template before loading the weights.
     let tokenizer = files.tokenizer()?;
     let mut template = files.chat_template(&tokenizer)?;
