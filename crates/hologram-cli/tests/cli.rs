@@ -310,7 +310,7 @@ fn experts_and_memory_of_a_gpu() {
     let dense = ["bench", LLAMA, "-p", "4", "--device", "cpu", "--experts", "cpu"];
     rejected(&dense, 2, &["--experts is cpu, but the model has no experts"]);
     let on_gpu = ["run", "-m", LLAMA, "a", "--device", "cpu", "--experts", "gpu"];
-    rejected(&on_gpu, 2, &["--experts is gpu, but the model has no experts"]);
+    rejected(&on_gpu, 2, &["--experts is gpu, but the device is the CPU"]);
 }
 
 #[test]

@@ -67,10 +67,9 @@ impl LoadOptions<'_> {
         let bytes = on(executor);
         let is_host = matches!(executor.info().backend, BackendType::Cpu | BackendType::Reference);
         let apart = match self.experts {
-            ExpertPlace::Auto if bytes.experts == 0 => false,
-            ExpertPlace::Cpu if bytes.experts == 0 => return wrong("is cpu, but the model has no experts"),
-            ExpertPlace::Gpu if bytes.experts == 0 => return wrong("is gpu, but the model has no experts"),
             ExpertPlace::Gpu if is_host && self.host.is_none() => return wrong("is gpu, but the device is the CPU"),
+            ExpertPlace::Auto | ExpertPlace::Gpu if bytes.experts == 0 => false,
+            ExpertPlace::Cpu if bytes.experts == 0 => return wrong("is cpu, but the model has no experts"),
             ExpertPlace::Gpu => false,
             // They are there.
             ExpertPlace::Auto | ExpertPlace::Cpu if is_host && self.host.is_none() => false,

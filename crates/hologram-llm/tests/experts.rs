@@ -177,6 +177,5 @@ fn choices_without_meaning_are_rejected() {
     assert_eq!(error("qwen3-moe", &of(ExpertPlace::Gpu)), "experts is gpu, but the device is the CPU");
     // On the CPU they are there already.
     assert!(load("qwen3-moe", &own, &of(ExpertPlace::Cpu)).unwrap().expert_executor().is_none());
-    // A dense model fits or not.
-    assert!(load("qwen3", &own, &of(ExpertPlace::Gpu)).is_ok());
+    assert_eq!(error("qwen3", &of(ExpertPlace::Gpu)), "experts is gpu, but the device is the CPU");
 }
