@@ -3,7 +3,8 @@
 /// Words that other tools have for a command.
 const ALSO_KNOWN: &[(&str, &[&str])] = &[
     ("hologram models", &["list", "ls", "model", "ps"]),
-    ("hologram run", &["generate", "complete", "completion", "prompt", "infer"]),
+    ("hologram run", &["generate", "complete", "prompt", "infer"]),
+    ("hologram completions", &["completion"]),
     ("hologram pull", &["download", "get", "fetch", "install"]),
     ("hologram rm", &["remove", "delete", "uninstall"]),
     ("hologram inspect", &["show", "info", "dump", "metadata"]),
@@ -11,6 +12,32 @@ const ALSO_KNOWN: &[(&str, &[&str])] = &[
     ("hologram asm", &["compile", "assemble"]),
     ("hologram --version", &["version"]),
 ];
+
+/// Short options of llama.cpp of several letters, which are read as others here, and what serves instead.
+const OF_LLAMA_CPP: &[(&[&str], &str)] = &[
+    (&["-hf", "-hfr"], "-m hf:OWNER/NAME[:TYPE] takes a model from Hugging Face"),
+    (&["-hff"], "-m hf:OWNER/NAME:FILE takes a file from Hugging Face"),
+    (&["-ngl"], "the whole model is on the GPU if one works; `--device cpu` keeps it off"),
+    (&["-fa"], "attention is always fused"),
+    (&["-ctk", "-ctv"], "--kv sets the element type of the KV cache"),
+    (&["-sys"], "`hologram chat --system` sets the system message"),
+    (&["-cnv"], "`hologram chat` converses"),
+    (&["-no-cnv"], "`hologram run --raw` leaves the chat template out"),
+    (&["-sp"], "special tokens of a prompt are always read"),
+    (&["-np"], "`hologram serve --max-sequences N` sets how many requests run at once"),
+    (&["-cb"], "`hologram serve` always batches"),
+    (&["-md"], "--draft names a draft model"),
+    (&["-ot", "-cmoe", "-ncmoe"], "--experts cpu computes the experts on the CPU"),
+];
+
+/// What to do instead of an option of llama.cpp that is none here, among the words of a command.
+pub fn of_llama_cpp(words: &[std::ffi::OsString]) -> Option<String> {
+    let words = words.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+    words.into_iter().find_map(|word| {
+        let (_, instead) = OF_LLAMA_CPP.iter().find(|(names, _)| names.contains(&word))?;
+        Some(format!("unexpected argument '{word}'; {instead}"))
+    })
+}
 
 /// The hint for a message of the parser about a call of `command`, if there is a better one than its own.
 pub fn hint(message: &str, command: &str) -> Option<String> {
@@ -41,6 +68,9 @@ pub fn hint(message: &str, command: &str) -> Option<String> {
         (word, "hologram perplexity") if !word.starts_with('-') => Some(format!("use --file {word}")),
         (word, "hologram bench") if !word.starts_with('-') => Some("one model at a time".into()),
         (word, "hologram run") if !word.starts_with('-') => Some("put the prompt in quotes".into()),
+        (word, "hologram quantize") if !word.starts_with('-') => Some(format!("use --type {word}")),
+        ("--system" | "--system-prompt", "hologram run") => Some("use `hologram chat --system`".into()),
+        ("-r" | "--reverse-prompt", "hologram run" | "hologram chat") => Some("use --stop".into()),
         _ => None,
     }
 }

@@ -18,9 +18,10 @@ use std::io::Write;
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     // Messages give commands to type, whatever the file is called.
     let words: Vec<OsString> = std::iter::once("hologram".into()).chain(words.into_iter().skip(1)).collect();
-    let result = match args::Cli::of_words(&words) {
-        Ok(cli) => commands::run(cli),
-        Err(e) => args::print_help_or_reject(&e, &words),
+    let result = match (hints::of_llama_cpp(&words), args::Cli::of_words(&words)) {
+        (Some(hint), _) => args::usage(hint),
+        (None, Ok(cli)) => commands::run(cli),
+        (None, Err(e)) => args::print_help_or_reject(&e, &words),
     };
     match result {
         Ok(()) => {

@@ -27,9 +27,16 @@ fn folder() -> Folder {
     folder.write("lines.txt", "one\n\ntwo\n");
     folder.write("long.txt", format!("one\n{}\n", "word ".repeat(300)));
     folder.write("empty.txt", "");
+    folder.write("text.json", "{}");
+    fs::copy(VECTOR_ADD, folder.path("add.json")).unwrap();
+    fs::create_dir_all(folder.path("torch")).unwrap();
+    folder.write("torch/config.json", "{}");
+    folder.write("torch/pytorch_model.bin", "");
     folder.write("x.npy", f32_npy(&[1.0, 2.0]));
     #[cfg(unix)]
-    std::os::unix::fs::symlink("L.gguf", folder.path("link.gguf")).unwrap();
+    for link in ["link.gguf", "link.json"] {
+        std::os::unix::fs::symlink("L.gguf", folder.path(link)).unwrap();
+    }
     #[cfg(not(unix))]
     fs::copy(LLAMA, folder.path("link.gguf")).unwrap();
     let kernel = |line: &str| {
@@ -148,6 +155,31 @@ fn every_mistake_is_answered_in_a_sentence() {
             "x.npy is also read",
         ),
         (&["exec", "add.atlas", "--grid", "1", "--arg", "x=@x.npy", "--out", "add.atlas"], 1, "add.atlas is also read"),
+        // A timeline's name ends in .json, as links may.
+        #[cfg(unix)]
+        (&["run", "L.gguf", "Hi", "--profile", "link.json"], 1, "link.json is also read"),
+        #[cfg(unix)]
+        (&["bench", "L.gguf", "-p", "1", "-n", "0", "-r", "1", "--profile", "link.json"], 1, "link.json is also read"),
+        (&["run", "L.gguf", "-f", "text.json", "--profile", "text.json"], 1, "text.json is also read"),
+        (
+            &["exec", "add.json", "--grid", "1", "--arg", "x=@x.npy", "--arg", "y=@x.npy", "--profile", "add.json"],
+            1,
+            "add.json is also read",
+        ),
+        // Models as other tools name them.
+        (&["run", "llama3.2"], 2, "there is no file or folder llama3.2; `hologram models` lists"),
+        (&["run", "ollama:llama3", "Hi"], 2, "hf:OWNER/NAME takes one from Hugging Face"),
+        (&["chat", "qwen3:0.6b"], 2, "there is no file or folder qwen3:0.6b"),
+        (&["run", "hf.co/a/b:Q8_0"], 2, "-m hf:a/b:Q8_0 takes it from Hugging Face"),
+        (&["run", "my.ggfu", "Hi there"], 1, "cannot open my.ggfu"),
+        (&["pull", "https://huggingface.co/a/b"], 2, "give hf:a/b instead of an address"),
+        (&["run", "-hf", "a/b", "Hi"], 2, "unexpected argument '-hf'; -m hf:OWNER/NAME[:TYPE] takes a model"),
+        (&["run", "L.gguf", "Hi", "-ctk", "q8_0"], 2, "--kv sets the element type of the KV cache"),
+        (&["run", "L.gguf", "-no-cnv", "Hi"], 2, "--raw"),
+        (&["run", "L.gguf", "Hi", "--system", "be short"], 2, "`hologram chat --system`"),
+        (&["quantize", "L.gguf", "q.gguf", "Q4_K_M"], 2, "use --type Q4_K_M"),
+        (&["completion", "bash"], 2, "use `hologram completions`"),
+        (&["run", "torch", "Hi"], 1, "pytorch_model.bin of PyTorch: convert it"),
         (&["asm", "add.atlas", "-o", "add.atlas"], 1, "add.atlas is also read"),
         // Files that cannot be standard output, and names that are empty.
         (&["quantize", "L.gguf", "-", "--type", "Q4_0"], 2, "cannot be standard output: give a file's name"),

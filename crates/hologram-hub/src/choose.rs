@@ -119,7 +119,7 @@ fn part(stem: &str) -> Option<(&str, usize, usize)> {
 /// The type that a file's name ends with, in upper case.
 fn label(stem: &str) -> Option<String> {
     let upper = stem.to_ascii_uppercase();
-    let starts = upper.char_indices().filter(|&(at, _)| at == 0 || "-._".contains(&upper[at - 1..at]));
+    let starts = upper.char_indices().filter(|&(at, _)| at == 0 || upper[..at].ends_with(['-', '.', '_']));
     let labels = starts.map(|(at, _)| upper[at..].split(['-', '.']).next().unwrap_or_default());
     labels.rev().find(|label| is_type(label)).map(String::from)
 }
@@ -230,6 +230,8 @@ mod tests {
             ("gpt-oss-20b-MXFP4.gguf", Some("MXFP4")),
             ("Q8_0/model-Q8_0-00001-of-00001.gguf", Some("Q8_0")),
             ("QwQ-32B.gguf", None),
+            ("notes-über.gguf", None),
+            ("modèle-Q4_K_M.gguf", Some("Q4_K_M")),
             ("model.gguf", None),
         ] {
             assert_eq!(gguf(file, &[file]).unwrap().label.as_deref(), label, "{file}");

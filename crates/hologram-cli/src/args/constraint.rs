@@ -24,6 +24,12 @@ pub struct ConstraintArgs {
 }
 
 impl ConstraintArgs {
+    /// The file of the schema or the grammar, if there is one.
+    pub fn file(&self) -> Option<&Path> {
+        let schema = || self.json_schema.as_deref().map(Path::new).filter(|path| path.exists());
+        self.grammar.as_deref().or_else(schema)
+    }
+
     /// The constraint, if one is given.
     ///
     /// # Errors

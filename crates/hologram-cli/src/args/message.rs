@@ -68,6 +68,7 @@ fn sentence(text: &str) -> String {
     }
     // A hint of our own instead of the parser's tips.
     if let Some(hint) = crate::hints::hint(&sentence, &command) {
+        let command = if command.is_empty() { "hologram" } else { &command };
         hints = format!("; {hint}; see {command} --help");
     }
     sentence + &hints

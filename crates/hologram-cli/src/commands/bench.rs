@@ -14,6 +14,7 @@ use super::devices::workers;
 use super::{bench_bytes, bench_engine, shipped};
 use crate::args::{BenchArgs, usage};
 use crate::capture::Capture;
+use crate::output;
 use crate::status::status;
 use crate::text::{NAME, printable, shown, size};
 use crate::trace::{self, Trace};
@@ -67,7 +68,11 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
             (model, format!("{} {}", shape.name, types.name()))
         }
         None => {
-            let model = shipped::load(shipped::open(args.model.given())?, &args.lora, options, &executor)?;
+            let files = shipped::open(args.model.given())?;
+            if let Some(out) = &args.profile {
+                output::check_not_read(out, Some(&files), args.lora.paths())?;
+            }
+            let model = shipped::load(files, &args.lora, options, &executor)?;
             let name = printable(&model.config().name, NAME);
             (model, name)
         }
@@ -152,6 +157,10 @@ fn print(args: &BenchArgs, model: &Model, name: &str, results: &mut Results) -> 
     }
     if !args.json {
         results.rows.iter().try_for_each(|row| write!(out, "{}", row.profile))?;
+    }
+    let above = |row: &bench_tests::Row| median(&row.rates) * row.reads.per_token() > bandwidth;
+    if impossible.is_empty() && results.rows.iter().any(above) {
+        status!("note: a share above 100 % is of a step that the device's caches hold, which are faster than memory\n");
     }
     Ok(impossible)
 }

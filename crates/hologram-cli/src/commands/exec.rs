@@ -68,7 +68,7 @@ fn execute(args: &ExecArgs, file: &Path) -> anyhow::Result<()> {
     }
     let outputs = output_files(args, &program)?;
     let arrays = || given.values().filter_map(|value| value.strip_prefix('@')).map(Path::new);
-    for out in outputs.values() {
+    for out in outputs.values().map(PathBuf::as_path).chain(args.profile.profile.as_deref()) {
         output::check_not_read(out, None, arrays().chain([file]))?;
     }
     let executor = trace::open(&args.device, &trace)?;

@@ -7,6 +7,7 @@ use hologram_hub::{Found, Hub, Plan, Request, Source, Step, found};
 use hologram_llm::ModelFiles;
 use serde_json::json;
 
+use super::words::without_host;
 use crate::args::{ModelsArgs, PullArgs, RmArgs, usage};
 use crate::progress::Progress;
 use crate::status::status;
@@ -17,6 +18,9 @@ const SHOWN: usize = 12;
 
 /// Reads a name of the form `hf:OWNER/NAME[:FILE or TYPE]`.
 fn request(name: &str) -> anyhow::Result<Request> {
+    if name.contains("://") && !Request::looks_like(name) {
+        hint(name)?;
+    }
     let with_prefix = if Request::looks_like(name) { name.to_string() } else { format!("hf:{name}") };
     with_prefix.parse().or_else(|e: hologram_hub::HubError| usage(e.to_string()))
 }
@@ -212,7 +216,7 @@ pub fn hint(name: &str) -> anyhow::Result<PathBuf> {
         }
         return usage(format!("{} is an address: download the file and give its path", shown(name)));
     }
-    usage(format!("there is no file or folder {name}; -m hf:{name} takes it from Hugging Face"))
+    usage(format!("there is no file or folder {name}; -m hf:{} takes it from Hugging Face", without_host(name)))
 }
 
 #[cfg(test)]
@@ -227,6 +231,7 @@ mod tests {
             ("https://huggingface.co/a/b/tree/main", "give hf:a/b instead"),
             ("https://hf.co/a/b", "give hf:a/b instead"),
             ("http://example.org/c.gguf", "download the file"),
+            ("hf.co/a/b:Q8_0", "-m hf:a/b:Q8_0 takes it"),
         ] {
             let error = hint(name).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

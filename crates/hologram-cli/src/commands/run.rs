@@ -19,6 +19,7 @@ use super::thinking::{self, Reply};
 use super::words::model_and_text;
 use crate::args::{DeviceArgs, ExpertsArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage};
 use crate::capture::{self, Capture};
+use crate::output;
 use crate::status::{INTERRUPTED, Interrupted, status};
 use crate::text::{NAME, counted, printable, read_bounded};
 use crate::trace::{self, Trace, step};
@@ -52,6 +53,7 @@ pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
     let device = DeviceArgs { device: "auto".into(), threads: None, gpu_memory: None };
     let settings = Settings {
+        read: Vec::new(),
         options: &options,
         constraint: None,
         speculation: &SpeculationArgs { speculate: None, draft: None },
@@ -108,7 +110,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             text
         }
     };
+    let read = [args.file.as_deref(), args.constraint.file(), args.speculation.draft.as_deref()];
     let settings = Settings {
+        read: read.into_iter().flatten().chain(args.lora.paths()).collect(),
         options: &options,
         constraint: args.constraint.constraint()?,
         speculation: &args.speculation,
@@ -133,6 +137,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// How a prompt is continued.
 struct Settings<'a> {
+    /// Files that are read, apart from the model's.
+    read: Vec<&'a Path>,
     options: &'a GenerateOptions,
     constraint: Option<Constraint>,
     speculation: &'a SpeculationArgs,
@@ -213,13 +219,16 @@ pub fn read_text(what: &str) -> anyhow::Result<String> {
 /// Prints the continuation as it is generated, or at the end as JSON, followed by statistics.
 fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow::Result<()> {
     let Settings { options, lora, experts, device, profile, raw, think, json, .. } = *settings;
+    let files = shipped::open(path)?;
+    if let Some(out) = &profile.profile {
+        output::check_not_read(out, Some(&files), settings.read.iter().copied())?;
+    }
     let trace = &Trace::create(profile.profile.as_deref())?;
     let started = Instant::now();
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
-    let model = step(trace, "load the model", || {
-        shipped::load(shipped::open(path)?, lora, experts.options(device.threads), &executor)
-    })?;
+    let model =
+        step(trace, "load the model", || shipped::load(files, lora, experts.options(device.threads), &executor))?;
     if model.config().bidirectional {
         return Err(LlmError::Encoder { path: model.config().name.clone().into() }.into());
     }

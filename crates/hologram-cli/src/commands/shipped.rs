@@ -8,7 +8,7 @@ use hologram_llm::gguf::{FileBytes, GgufFile};
 use hologram_llm::{LlmError, LoadOptions, Model, ModelFiles};
 
 use super::models;
-use super::words::is_repository;
+use super::words::{is_name_elsewhere, is_repository};
 use crate::args::{LoraArgs, SpeculationArgs, usage};
 use crate::progress::Progress;
 use crate::status::status;
@@ -101,6 +101,10 @@ pub fn path(model: &Path) -> anyhow::Result<PathBuf> {
         Some("") => usage("the model's name is empty: give a .gguf file, a folder of safetensors, or hf:OWNER/NAME"),
         Some(name) if Request::looks_like(name) => models::path_of(name),
         Some(name) if !model.exists() && (is_repository(name) || name.contains("://")) => models::hint(name),
+        Some(name) if !model.exists() && is_name_elsewhere(name) => usage(format!(
+            "there is no file or folder {name}; `hologram models` lists the models that are here, hf:OWNER/NAME takes one \
+             from Hugging Face, and `-p {name}` makes it a prompt"
+        )),
         _ => Ok(model.into()),
     }
 }

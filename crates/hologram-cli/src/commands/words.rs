@@ -21,16 +21,59 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
             usage(format!("-m already names a model: {} is another; one model at a time", shown(word)))
         }
         (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
-        (None, [word]) if is_model(word) || is_repository(word) => Ok((Some(word.into()), None)),
+        (None, [word]) if names_model(word) => Ok((Some(word.into()), None)),
         (None, [text]) => Ok((None, Some(text.clone()))),
-        (None, [first, text]) if is_model(first) || is_repository(first) => {
+        (None, [first, text]) if names_model(first) => Ok((Some(first.into()), Some(text.clone()))),
+        (None, [first, _]) if first.is_empty() => usage("the model's name before the prompt is empty"),
+        // A prompt in quotes has a model before it.
+        (None, [first, text]) if text.contains(char::is_whitespace) && !first.trim().contains(char::is_whitespace) => {
             Ok((Some(first.into()), Some(text.clone())))
         }
-        (None, [first, _]) if first.is_empty() => usage("the model's name before the prompt is empty"),
         (_, [.., last]) => {
             usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(last)))
         }
     }
+}
+
+/// Whether a word is a model, or what other tools take for one.
+fn names_model(word: &str) -> bool {
+    is_model(word) || is_repository(word) || is_name_elsewhere(word)
+}
+
+/// The families whose names alone are models in other tools.
+const FAMILIES: &[&str] = &[
+    "llama",
+    "codellama",
+    "tinyllama",
+    "mistral",
+    "mixtral",
+    "ministral",
+    "qwen",
+    "qwq",
+    "gemma",
+    "phi",
+    "deepseek",
+    "gpt-oss",
+    "granite",
+    "smollm",
+    "olmo",
+    "falcon",
+    "glm",
+    "nemotron",
+    "bitnet",
+    "starcoder",
+    "command-r",
+];
+
+/// Whether a word is a model's name as Ollama and others write it: `llama3.2:1b`, `ollama:mistral`.
+pub fn is_name_elsewhere(word: &str) -> bool {
+    let word = word.to_ascii_lowercase();
+    let word = word.strip_prefix("ollama:").unwrap_or(&word);
+    let rest = FAMILIES.iter().filter_map(|family| word.strip_prefix(family)).min_by_key(|rest| rest.len());
+    rest.is_some_and(|rest| {
+        let begins = rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_digit() || "-:._".contains(c));
+        begins && rest.chars().all(|c| c.is_ascii_alphanumeric() || "-:._".contains(c))
+    })
 }
 
 /// Whether a word names a model rather than being a prompt: something that exists, or the name of a model file.
@@ -50,14 +93,22 @@ fn is_second(word: &str) -> bool {
     is_model(word) && if path.is_dir() { path.join("config.json").exists() } else { path.exists() }
 }
 
-/// Whether a word is a name on Hugging Face without `hf:` before it: `owner/name`.
+/// Whether a word is a name on Hugging Face without `hf:` before it: `owner/name`, `owner/name:type` and
+/// `hf.co/owner/name`.
 pub fn is_repository(name: &str) -> bool {
+    let name = without_host(name);
+    let (name, kind) = name.split_once(':').unwrap_or((name, "any"));
     let part = |part: &str| {
         !part.is_empty()
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
             && !part.starts_with('.')
     };
-    name.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
+    part(kind) && name.split_once('/').is_some_and(|(owner, name)| part(owner) && part(name))
+}
+
+/// A name on Hugging Face without the host before it.
+pub fn without_host(name: &str) -> &str {
+    ["hf.co/", "huggingface.co/", "HF:"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -85,6 +136,16 @@ mod tests {
         assert_eq!(given(&["https://hf.co/a/b", "Hi"], None), ok(Some("https://hf.co/a/b"), Some("Hi")));
         assert_eq!(given(&["org/model"], None), ok(Some("org/model"), None));
         assert_eq!(given(&["org/model", "Hi"], None), ok(Some("org/model"), Some("Hi")));
+        for name in
+            ["llama3.2", "Mistral", "ollama:phi", "qwen3:0.6b", "gpt-oss-20b", "hf.co/a/b", "a/b:Q4_K_M", "HF:a/b"]
+        {
+            assert_eq!(given(&[name], None), ok(Some(name), None), "{name}");
+            assert_eq!(given(&[name, "Hi there"], None), ok(Some(name), Some("Hi there")), "{name}");
+        }
+        for prompt in ["philosophy", "llamas", "Hello", "qwen!", "a:b"] {
+            assert_eq!(given(&[prompt], None), ok(None, Some(prompt)), "{prompt}");
+        }
+        assert_eq!(given(&["my.ggfu", "Hi there"], None), ok(Some("my.ggfu"), Some("Hi there")));
         assert_eq!(given(&["Hi"], Some("m.gguf")), ok(Some("m.gguf"), Some("Hi")));
         assert_eq!(given(&["other.gguf"], Some("m.gguf")), ok(Some("m.gguf"), Some("other.gguf")));
         let error = |words: &[&str], model| given(words, model).unwrap_err();

@@ -99,7 +99,13 @@ impl Folder {
             let tensors = shard.entries.iter().enumerate().map(|(i, e)| (e.name.clone(), (0, i))).collect();
             (vec![shard], tensors)
         } else {
-            return Err(bad("the folder has neither model.safetensors nor model.safetensors.index.json".into()));
+            let reason = "the folder has neither model.safetensors nor model.safetensors.index.json";
+            let others = [("pytorch_model.bin", "PyTorch"), ("weights.npz", "MLX"), ("model.onnx", "ONNX")];
+            let other = others.iter().find(|(file, _)| path.join(file).exists());
+            return Err(bad(match other {
+                Some((file, of)) => format!("{reason}, but {file} of {of}: convert it to safetensors or GGUF"),
+                None => reason.into(),
+            }));
         };
         Ok(Folder { path: path.into(), config_path, config, shards, tensors })
     }

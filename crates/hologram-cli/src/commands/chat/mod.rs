@@ -99,6 +99,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         }
         None => Some(Input::open(&interrupted)?),
     };
+    let read = [args.session.as_deref(), args.constraint.file(), args.speculation.draft.as_deref()];
     let mut chat = Chat {
         engine,
         template,
@@ -114,7 +115,7 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         last: None,
         interrupted,
         think: args.think,
-        adapters: args.lora.paths().map(PathBuf::from).collect(),
+        read: read.into_iter().flatten().chain(args.lora.paths()).map(PathBuf::from).collect(),
         silent: args.json,
     };
     // A file of another model is refused before anything is said.
@@ -249,7 +250,11 @@ impl<'a> Command<'a> {
         if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
             return None;
         }
-        Some(match (letters, rest.trim()) {
+        let rest = rest.trim();
+        // A name in quotes, as in a shell.
+        let named = ["save", "load"].contains(&letters) && rest.len() > 2;
+        let quoted = rest.strip_prefix('"').and_then(|name| name.strip_suffix('"')).filter(|_| named);
+        Some(match (letters, quoted.unwrap_or(rest)) {
             ("help", "") => Command::Help,
             ("clear", "") => Command::Clear,
             ("system", text) => Command::System(text),
@@ -292,8 +297,8 @@ struct Chat {
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
     think: Think,
-    /// The files and folders of the adapters.
-    adapters: Vec<PathBuf>,
+    /// The files and folders that are read apart from the model's: adapters, a schema, a saved session.
+    read: Vec<PathBuf>,
     /// Whether replies are not printed.
     silent: bool,
 }
@@ -385,8 +390,8 @@ impl Chat {
             Command::Save(path) => {
                 let turns = self.all_messages();
                 let text = format!("{:#}\n", session::as_json(&turns));
-                let adapters = self.adapters.iter().map(PathBuf::as_path);
-                output::check_not_read(Path::new(path), self.engine.model().files(), adapters)?;
+                let read = self.read.iter().map(PathBuf::as_path);
+                output::check_not_read(Path::new(path), self.engine.model().files(), read)?;
                 output::write(Path::new(path), text.as_bytes()).map_err(of_a_file)?;
                 status!("wrote {} ({})\n", shown(path), counted(turns.len(), "message"));
             }
