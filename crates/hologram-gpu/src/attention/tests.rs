@@ -22,7 +22,7 @@ fn fixed(sizes: &[usize]) -> Vec<Extent> {
 
 /// Attention of up to `tokens` tokens, 8 heads to 2, in blocks of 32.
 fn spec(tokens: usize, d: usize, cache: DType, sequences: usize, precision: u32) -> KernelSpec {
-    let n = Extent::Step { slot: 1, max: tokens };
+    let n = Extent::step(1, tokens);
     let q = tensor(DType::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
     let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
     let index = tensor(DType::U32, &[n]);

@@ -27,10 +27,7 @@ impl Case {
     fn spec(&self) -> KernelSpec {
         let tensor = |format, shape: &[usize]| TensorSpec {
             format,
-            shape: shape
-                .iter()
-                .map(|n| if *n == 0 { Extent::Step { slot: 1, max: 200 } } else { Extent::Fixed(*n) })
-                .collect(),
+            shape: shape.iter().map(|n| if *n == 0 { Extent::step(1, 200) } else { Extent::Fixed(*n) }).collect(),
         };
         let cache = tensor(
             if self.f16 { DType::F16 } else { DType::F32 },

@@ -116,7 +116,7 @@ fn check(x_format: impl Fn(usize) -> DType, w_format: DType, shapes: (&[usize], 
             for &n in ns {
                 // Odd counts are fixed; even ones vary and are below the maximum.
                 let max = if n % 2 == 1 { n } else { n + 2 };
-                let rows = if max == n { Extent::Fixed(n) } else { Extent::Step { slot: 1, max } };
+                let rows = if max == n { Extent::Fixed(n) } else { Extent::step(1, max) };
                 let spec = KernelSpec {
                     op: Operation::Matmul,
                     inputs: vec![
