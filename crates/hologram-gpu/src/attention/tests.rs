@@ -87,6 +87,22 @@ fn attention_on_apple_gpus() {
     assert_eq!(join.filled::<AttentionJoin>().window, 1000);
 }
 
+/// Independent tokens have the kernels of few tokens, whose splits depend on the plan alone, of however few sequences.
+#[test]
+fn independent_tokens_are_as_few() {
+    for (target, want) in [(TARGET, "attention_few_128_4"), (Target::apple(32), "attention_decode_half_128_4")] {
+        for sequences in [1, 64] {
+            let mut spec = spec(32, 128, DType::F16, sequences, 1);
+            for tensor in spec.inputs.iter_mut().chain([&mut spec.output]) {
+                for n in tensor.shape.iter_mut().filter(|n| matches!(n, Extent::Step { .. })) {
+                    *n = Extent::Step { slot: 1, max: 32, independent: true };
+                }
+            }
+            assert!(entries(&find(&spec, target).unwrap())[0].starts_with(want), "{sequences} sequences");
+        }
+    }
+}
+
 /// A workgroup of Apple's kernel for many tokens has 64 rows of whole tokens, of one key/value head's query heads each.
 #[test]
 fn prompts_have_workgroups_for_every_token() {

@@ -37,7 +37,7 @@ pub struct EngineOptions {
     /// has guessed or computes again. Each piece of a prompt is then computed by itself, from one multiple of a fixed
     /// number of tokens to the next; of earlier texts only whole pieces of prompts are reused; and the tokens of texts
     /// are computed together by kernels that give each the same bits whatever the others are. They depend on
-    /// `step_tokens`, `context` and `kv`, on the device and on its number of threads.
+    /// `step_tokens`, `max_sequences`, `context` and `kv`, on the device and on its number of threads.
     pub deterministic: bool,
     /// Whether tokens are guessed and computed together.
     pub speculation: Speculation,

@@ -1,5 +1,6 @@
 //! With `deterministic` the bits of a seeded request are the same alone and beside any others, on any device.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,22 +28,25 @@ pub struct Load {
     pub blocks: Option<usize>,
     pub overlap: bool,
     pub guesses: usize,
+    /// Most tokens of a context, and generated.
+    pub context: usize,
+    pub tokens: usize,
 }
 
 /// Many at once; and few of which some are preempted, with long prompts in many steps.
 pub const LOADS: [Load; 3] = [
-    Load { sequences: 41, step_tokens: 256, blocks: None, overlap: true, guesses: 0 },
-    Load { sequences: 9, step_tokens: 64, blocks: Some(16), overlap: false, guesses: 0 },
-    Load { sequences: 20, step_tokens: 96, blocks: None, overlap: false, guesses: 3 },
+    LOAD,
+    Load { sequences: 9, step_tokens: 64, blocks: Some(16), overlap: false, ..LOAD },
+    Load { sequences: 20, step_tokens: 96, overlap: false, guesses: 3, ..LOAD },
 ];
-
-const CONTEXT: usize = 256;
+const LOAD: Load =
+    Load { sequences: 41, step_tokens: 256, blocks: None, overlap: true, guesses: 0, context: 256, tokens: 35 };
 
 impl Case {
     /// A fixture with the cache that suits the device.
     pub fn fixture(executor: &Executor, name: &str) -> Case {
-        let path = format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
-        let path = std::env::var("HOLOGRAM_FIXTURES").map_or(path, |folder| format!("{folder}/{name}"));
+        let fixture = |folder: &Path| folder.join("crates/hologram-llm/tests/fixtures").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(fixture).find(|path| path.exists()).unwrap();
         let model = Arc::new(Model::load_on(path, executor).unwrap());
         let states = ["qwen3-next", "falcon-h1", "lfm2", "nemotron-h", "granite-4"].contains(&name);
         Case { name: name.into(), kv: None, model, states }
@@ -74,7 +78,8 @@ impl Case {
     fn engine(&self, load: Load, deterministic: bool) -> Engine {
         let config = self.model.config();
         let mut options = EngineOptions::for_model(&self.model);
-        (options.context, options.kv, options.deterministic) = (config.context.min(CONTEXT), self.kv, deterministic);
+        (options.context, options.kv, options.deterministic) =
+            (config.context.min(load.context), self.kv, deterministic);
         (options.max_sequences, options.step_tokens) = (load.sequences, load.step_tokens);
         options.overlap = load.overlap;
         options.speculation = match load.guesses {
@@ -83,13 +88,15 @@ impl Case {
         };
         let Some(blocks) = load.blocks else { return Engine::new(self.model.clone(), options).unwrap() };
         // A cache in `f32` of all layers has as many; others more.
-        let bytes = blocks * BLOCK_SIZE * config.kv_heads * config.head_dim * 2 * config.layers * 4;
-        options.kv_memory = Some(bytes as u64);
-        let engine = Engine::new(self.model.clone(), options.clone()).unwrap();
-        options.kv_memory = Some((bytes * blocks).div_ceil(engine.stats().blocks_total) as u64);
-        let engine = Engine::new(self.model.clone(), options).unwrap();
-        assert!(engine.stats().blocks_total <= blocks + 1);
-        engine
+        let mut bytes = blocks * BLOCK_SIZE * config.kv_heads * config.head_dim * 2 * config.layers * 4;
+        loop {
+            options.kv_memory = Some(bytes as u64);
+            let engine = Engine::new(self.model.clone(), options.clone()).unwrap();
+            match engine.stats().blocks_total {
+                total if total <= blocks + 1 => return engine,
+                total => bytes = (bytes * blocks).div_ceil(total),
+            }
+        }
     }
 
     fn prompt(&self, seed: u32, len: usize) -> Vec<u32> {
@@ -99,14 +106,14 @@ impl Case {
     }
 
     /// Seeded requests of all lengths, some with the same start, some of which the host samples.
-    fn requests(&self, n: usize) -> Vec<Request> {
-        let longest = self.model.config().context.min(CONTEXT) - 40;
+    fn requests(&self, n: usize, load: Load) -> Vec<Request> {
+        let longest = self.model.config().context.min(load.context) - load.tokens - 1;
         let one = |i: usize| {
             let len = [5, 40, 1, 33, 97, 64, 130, 70, 31, 2, 129, 48][i % 12].min(longest);
             let shared = if i % 4 == 3 { 70.min(len) } else { 0 };
             let prompt = [self.prompt(1000, shared), self.prompt(i as u32, len - shared)].concat();
             let mut request = Request::new(prompt);
-            (request.max_tokens, request.ignore_end) = (Some([24, 9, 17, 35][i % 4]), true);
+            (request.max_tokens, request.ignore_end) = (Some([24, 9, 17, 35][i % 4].min(load.tokens)), true);
             let (temperature, seed, top_k) = (1.0, i as u64, [0, 40][i % 2]);
             request.sampling = SamplerConfig { temperature, seed, top_k, ..SamplerConfig::default() };
             match i % 5 {
@@ -126,10 +133,8 @@ impl Case {
     /// Runs `n` requests alone and at once, and returns those whose bits differ, with the counters of the engine that
     /// ran them at once.
     pub fn differing(&self, n: usize, load: Load, deterministic: bool) -> (Vec<String>, EngineStats) {
-        let requests = self.requests(n);
-        // Pieces of prompts depend on the tokens of a step.
-        let (step_tokens, sequences) = (load.step_tokens.max(load.sequences), 1);
-        let alone = Load { sequences, step_tokens, blocks: None, overlap: false, guesses: 0 };
+        let requests = self.requests(n, load);
+        let alone = Load { blocks: None, overlap: false, guesses: 0, ..load };
         let engine = self.engine(alone, deterministic);
         let alone: Vec<Bits> = requests.iter().map(|request| read(engine.submit(request.clone()).unwrap())).collect();
         let engine = self.engine(load, deterministic);
@@ -152,7 +157,18 @@ impl Case {
         let pairs = alone.iter().zip(&at_once).enumerate().filter(|(_, (a, b))| a != b);
         let differing = pairs.map(|(i, (alone, at_once))| {
             let same = alone.ids.iter().zip(&at_once.ids).take_while(|(a, b)| a == b).count();
-            format!("{}, {load:?}, request {i}: {same} of {} tokens are the same", self.name, alone.ids.len())
+            let of_probs = alone.logprobs.iter().zip(&at_once.logprobs).take_while(|(a, b)| a == b).count();
+            let r = &requests[i];
+            format!(
+                "{}, request {i} of {} tokens: {same} of {} tokens and {of_probs} of {} log-probabilities are the same, \
+                 {} penalty, beside {}",
+                self.name,
+                r.prompt.len(),
+                alone.ids.len(),
+                alone.logprobs.len(),
+                r.sampling.repeat_penalty,
+                load.sequences
+            )
         });
         (differing.collect(), engine.stats())
     }
