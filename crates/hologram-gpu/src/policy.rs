@@ -68,7 +68,7 @@ pub fn policy(target: Target) -> Policy {
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
         // Decoding reads the whole cache for every token.
         cache: Some(DType::F16),
-        // One tile of tensor cores, which takes as long with fewer tokens; on Apple GPUs what is bound by memory.
-        independent_tokens: if target.is_apple() { FEW_TOKENS } else { TOKENS_OF_TILE },
+        // One tile of tensor cores, which takes as long with fewer tokens. On Apple GPUs each token by itself.
+        independent_tokens: if target.is_apple() { 1 } else { TOKENS_OF_TILE },
     }
 }
