@@ -272,7 +272,7 @@ fn independent_tokens_do_not_depend_on_others() {
                 y.chunks(m).take(tokens.len()).map(<[u32]>::to_vec).collect()
             };
             let alone: Vec<Vec<u32>> = (0..MOST).flat_map(|token| run(&[token])).collect();
-            for count in 2..=MOST {
+            for count in [2, 3, 4, 5, 9, MOST] {
                 let tokens: Vec<usize> = (0..count).map(|i| (i * 7 + count) % MOST).collect();
                 for (token, row) in tokens.iter().zip(run(&tokens)) {
                     let what = || format!("{x_format:?} {w_format:?} k {k} {features:?}, token {token} of {count}");
