@@ -451,7 +451,7 @@ fn layers_of_groups_compute_what_single_kernels_compute() -> Result<()> {
     );
     let written: Vec<bool> = group.bound().iter().map(|(_, written)| *written).collect();
     assert_eq!(written, [false, false, false, false, true, false, true, false, false, false, true]);
-    let tokens = Extent::Step { slot: 0, max: 4 };
+    let tokens = Extent::step(0, 4);
     assert_eq!(group.inputs[0].shape, [tokens, Extent::Fixed(4), Extent::Fixed(16)], "through the reshape");
     Ok(())
 }

@@ -27,6 +27,9 @@ const MAX_THREADS: usize = 1024;
 /// The fewest tokens per step for which dequantizing the weights for tiles pays.
 const TILED_TOKENS: usize = 16;
 
+/// Tokens per step of independent rows. Products take them row by row, so that fewer take less time.
+const INDEPENDENT_TOKENS: usize = TILED_TOKENS - 1;
+
 /// How a [`CpuBackend`] is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
@@ -158,7 +161,11 @@ fn policy(features: Features) -> Policy {
         weights: |format, _| !native::multiplies_codes(format),
         tokens: 0..=usize::MAX,
     };
-    Policy { activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(), ..Policy::default() }
+    Policy {
+        activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(),
+        independent_tokens: INDEPENDENT_TOKENS,
+        ..Policy::default()
+    }
 }
 
 impl Backend for CpuBackend {

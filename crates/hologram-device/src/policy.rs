@@ -23,6 +23,9 @@ pub struct Policy {
     pub attention: Vec<Preference>,
     /// The best format of a model's cache of keys and values, if the model offers it.
     pub cache: Option<DType>,
+    /// The tokens of a step of independent rows ([`Extent::Step`](crate::Extent::Step)), of which a step of fewer costs
+    /// little more than it would otherwise.
+    pub independent_tokens: usize,
 }
 
 /// A format that suits a device in some steps.
@@ -47,6 +50,7 @@ impl Default for Policy {
             activations: Vec::new(),
             attention: Vec::new(),
             cache: None,
+            independent_tokens: 1,
         }
     }
 }

@@ -14,10 +14,23 @@ pub enum Extent {
         slot: u32,
         /// The greatest value that this plan serves.
         max: usize,
+        /// Whether a row's results must have the same bits whatever the number of rows, their order and the other
+        /// rows: a kernel then adds in an order that depends on nothing but the plan and the row.
+        independent: bool,
     },
 }
 
 impl Extent {
+    /// A size that is known at run time.
+    pub const fn step(slot: u32, max: usize) -> Extent {
+        Extent::Step { slot, max, independent: false }
+    }
+
+    /// Whether rows must be independent; see [`Extent::Step`].
+    pub const fn is_independent(self) -> bool {
+        matches!(self, Extent::Step { independent: true, .. })
+    }
+
     /// The greatest size.
     pub const fn max(self) -> usize {
         match self {
@@ -30,7 +43,7 @@ impl Extent {
     pub fn value(self, step: &[u32]) -> usize {
         match self {
             Extent::Fixed(n) => n,
-            Extent::Step { slot, max } => step.get(slot as usize).map_or(0, |n| (*n as usize).min(max)),
+            Extent::Step { slot, max, .. } => step.get(slot as usize).map_or(0, |n| (*n as usize).min(max)),
         }
     }
 }

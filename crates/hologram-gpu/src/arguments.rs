@@ -91,7 +91,7 @@ impl Actual {
     pub fn of(extent: Extent) -> Option<Actual> {
         let (slot, most) = match extent {
             Extent::Fixed(n) => (u32::MAX, n),
-            Extent::Step { slot, max } => (slot, max),
+            Extent::Step { slot, max, .. } => (slot, max),
         };
         Some(Actual { slot, most: u32::try_from(most).ok()? })
     }

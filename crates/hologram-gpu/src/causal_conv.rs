@@ -95,7 +95,7 @@ mod tests {
         let mut inputs = vec![
             spec(DType::F32, &[fixed(4), fixed(width - 1), fixed(c)]),
             spec(DType::F32, &[fixed(n), fixed(c)]),
-            spec(DType::U32, &[Extent::Step { slot: 1, max: n }, fixed(4)]),
+            spec(DType::U32, &[Extent::step(1, n), fixed(4)]),
             spec(DType::F32, &[fixed(c), fixed(width)]),
             spec(DType::U32, &[fixed(n)]),
         ];

@@ -23,7 +23,7 @@ impl Count {
         for size in sizes {
             match *size {
                 Extent::Fixed(n) => per = per.checked_mul(n)?,
-                Extent::Step { slot: s, max } if slot == u32::MAX => (slot, most) = (s, max),
+                Extent::Step { slot: s, max, .. } if slot == u32::MAX => (slot, most) = (s, max),
                 Extent::Step { .. } => return None,
             }
         }

@@ -8,6 +8,9 @@ use super::{
     Vendor,
 };
 
+/// Tokens of the smallest tile of tensor cores.
+const TOKENS_OF_TILE: usize = 32;
+
 /// The weights of a preference.
 type Suits = fn(DType, usize) -> bool;
 
@@ -65,5 +68,7 @@ pub fn policy(target: Target) -> Policy {
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
         // Decoding reads the whole cache for every token.
         cache: Some(DType::F16),
+        // One tile of tensor cores, which takes as long with fewer tokens. On Apple GPUs each token by itself.
+        independent_tokens: if target.is_apple() { 1 } else { TOKENS_OF_TILE },
     }
 }

@@ -214,8 +214,8 @@ mod tests {
         TensorSpec { format, shape: shape.to_vec() }
     }
 
-    const TOKENS: Extent = Extent::Step { slot: 0, max: 64 };
-    const RUNS: Extent = Extent::Step { slot: 2, max: 8 };
+    const TOKENS: Extent = Extent::step(0, 64);
+    const RUNS: Extent = Extent::step(2, 8);
 
     /// State, keys, values, decay, strength, runs and queries.
     fn tensors(h: usize, g: usize, v: usize, k: usize) -> Vec<TensorSpec> {

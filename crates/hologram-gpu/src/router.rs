@@ -82,7 +82,7 @@ mod tests {
     /// The norm of `tokens` tokens of 2,048 elements, the choice of 8 of 128 experts, and the conversion to codes,
     /// whose node is left out if it is not `converted`; with results of these nodes.
     fn group(tokens: usize, biased: bool, converted: bool, outputs: &[usize]) -> Option<GroupSpec> {
-        let n = Extent::Step { slot: 0, max: tokens };
+        let n = Extent::step(0, tokens);
         let tensor = |format, shape: &[Extent]| TensorSpec { format, shape: shape.to_vec() };
         let [k, experts, chosen] = [2048, 128, 8].map(Extent::Fixed);
         let of_token = |format, width| tensor(format, &[n, width]);

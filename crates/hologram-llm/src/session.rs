@@ -2,6 +2,7 @@
 
 mod changes;
 mod flight;
+mod parts;
 mod run;
 mod snapshots;
 mod sums;
@@ -100,6 +101,8 @@ pub struct Session {
     prefers_fixed: HashMap<(usize, Option<usize>), bool>,
     /// The step size that determines the precision of all steps.
     precision: Option<usize>,
+    /// See [`Session::separate_steps`].
+    separate: bool,
     device_sampling: bool,
     /// The bucket of the last step's plan.
     last: Option<Bucket>,
@@ -211,7 +214,14 @@ impl Session {
         let sizes = (options.sequences, options.context, options.blocks, saved);
         let cache = KvCache::new(executor, &decoder.config, sizes, kv)?;
         // Reports weights that do not fit together here, not at the first step.
-        let one = Bucket { tokens: 1, full: false, outputs: 1, results: Results::Logits, precision: None };
+        let one = Bucket {
+            tokens: 1,
+            full: false,
+            outputs: 1,
+            results: Results::Logits,
+            precision: None,
+            independent: false,
+        };
         decoder.graph(executor, &cache, one)?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));
         let (executor, decoder, identity) = (executor.clone(), decoder.clone(), identity.clone());
@@ -228,6 +238,7 @@ impl Session {
             sum_names: Vec::new(),
             prefers_fixed,
             precision: None,
+            separate: false,
             last: None,
             device_sampling,
             scratch,
@@ -300,6 +311,9 @@ impl Session {
         if let Some(cached) = self.cached.get_mut(sequence) {
             cached.truncate(len);
             self.cache.truncate(sequence, len);
+            if self.separate {
+                cached.truncate(self.cache.len(sequence));
+            }
         }
     }
 
@@ -530,9 +544,12 @@ impl Session {
                 self.cache.truncate(sequence, 0);
             }
             self.cache.truncate(sequence, growth.computed);
-            self.cached[sequence].truncate(growth.len);
+            self.cached[sequence].truncate(if self.separate { self.cache.len(sequence) } else { growth.len });
         }
         let _ = self.cache.clear_errors();
+        for logits in self.sampling.logits.values() {
+            let _ = logits.clear_error();
+        }
     }
 
     /// Runs the kernels of the last step again, one by one. Returns each kernel's name and seconds on the device;

@@ -60,6 +60,9 @@ pub struct BenchArgs {
     /// With --concurrency: submit each step only when the results of the one before are known
     #[arg(long)]
     pub no_overlap: bool,
+    /// With --concurrency: give each request the same bits alone and beside any others, as `serve --deterministic`
+    #[arg(long)]
+    pub deterministic: bool,
     /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
     /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]

@@ -182,8 +182,8 @@ pub struct ServeArgs {
     /// mean for encoders and last for others]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     pub pooling: Option<Pool>,
-    /// Give a seeded request that runs alone the same text each time, at some cost in speed; guesses no tokens unless
-    /// --speculate or --draft is given
+    /// Give a seeded request the same text, to the last bit, alone and beside any other requests, at some cost in speed;
+    /// guesses no tokens unless --speculate or --draft is given
     #[arg(long)]
     pub deterministic: bool,
     #[command(flatten)]

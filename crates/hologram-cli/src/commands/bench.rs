@@ -40,6 +40,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
         ("--speculate", args.speculation.speculate.is_some()),
         ("--draft", args.speculation.draft.is_some()),
         ("--no-overlap", args.no_overlap),
+        ("--deterministic", args.deterministic),
     ];
     if let (None, Some((option, _))) = (args.concurrency, of_engine.iter().rfind(|option| option.1)) {
         return usage(format!("{option} needs --concurrency, which measures the engine"));

@@ -50,6 +50,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     options.max_waiting = users as usize;
     options.max_waiting_tokens = usize::MAX;
     options.overlap &= !args.no_overlap;
+    options.deterministic = args.deterministic;
     options.speculation = args.speculation.chosen()?;
     let draft = shipped::draft(&args.speculation, model.executor())?;
     let engine = Engine::with_draft(model.clone(), options, draft.as_ref())?;
@@ -83,6 +84,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
             "model": name,
             "test": format!("pp{prompt}+tg{decode} x{users}"),
             "concurrency": users,
+            "deterministic": args.deterministic,
             "requests": first.len(),
             "device": info.backend.name(),
             "threads": info.parallelism,
@@ -102,7 +104,8 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     }
     let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
     writeln!(out, "{name} on {} ({}){workers}", info.backend, info.name)?;
-    writeln!(out, "{} requests of {users} users at once: {prompt} tokens in, {decode} out", first.len())?;
+    let how = if args.deterministic { ", deterministic" } else { "" };
+    writeln!(out, "{} requests of {users} users at once: {prompt} tokens in, {decode} out{how}", first.len())?;
     writeln!(out, "{generated:>10.2} tokens/s generated, {requests:.2} requests/s")?;
     writeln!(out, "{first_50:>10.2} ms to the first token (99 %: {first_99:.2} ms)")?;
     writeln!(out, "{gap_50:>10.2} ms between tokens (99 %: {gap_99:.2} ms)")?;

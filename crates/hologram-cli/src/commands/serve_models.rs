@@ -151,7 +151,7 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     options.overlap &= !args.no_overlap;
     options.prefix_cache = !args.no_prefix_cache;
     options.speculation = args.speculation.chosen()?;
-    // How many tokens are guessed follows from measured times, and steps of other sizes round differently.
+    // Guesses change no text, but of a few tokens at a time they cost more than they win.
     if args.deterministic && !args.speculation.is_given() {
         options.speculation = Speculation::Off;
     }

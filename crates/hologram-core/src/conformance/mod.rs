@@ -62,7 +62,7 @@ impl Case {
     pub fn program(&self) -> Result<Launchable> {
         let extent = |dim: &Dim| match *dim {
             Dim::Fixed(n) => Extent::Fixed(n),
-            Dim::Extent(slot) => Extent::Step { slot, max: self.size(*dim).0 },
+            Dim::Extent(slot) => Extent::step(slot, self.size(*dim).0),
         };
         let tensor = |ty: &TensorType| TensorSpec { format: ty.format, shape: ty.shape.iter().map(extent).collect() };
         let inputs: Vec<TensorType> = self.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();

@@ -33,7 +33,10 @@ impl Bounds<'_> {
     fn extent(&self, dim: Dim) -> Extent {
         match dim {
             Dim::Fixed(n) => Extent::Fixed(n),
-            Dim::Extent(e) => Extent::Step { slot: e, max: self.max[e as usize] },
+            Dim::Extent(e) => {
+                let (max, independent) = (self.max[e as usize], self.graph.extents[e as usize].independent);
+                Extent::Step { slot: e, max, independent }
+            }
         }
     }
 

@@ -68,6 +68,8 @@ pub struct Graph {
 pub(crate) struct ExtentInfo {
     pub name: String,
     pub max: usize,
+    /// See [`Extent::Step`](hologram_backends::Extent::Step).
+    pub independent: bool,
 }
 
 /// A node: where its value comes from, and its type.
@@ -122,7 +124,17 @@ impl Graph {
     /// Declares a run-time extent with its maximum. It may be the first dimension of inputs. Its name must be unique;
     /// [`Graph::compile`] checks this.
     pub fn extent(&mut self, name: &str, max: usize) -> Dim {
-        self.extents.push(ExtentInfo { name: name.into(), max });
+        self.add_extent(name, max, false)
+    }
+
+    /// As [`Graph::extent`], of rows each of which must have the same bits whatever the number of rows and the other
+    /// rows; see [`Extent::Step`](hologram_backends::Extent::Step). Plans with another maximum may give other bits.
+    pub fn independent_extent(&mut self, name: &str, max: usize) -> Dim {
+        self.add_extent(name, max, true)
+    }
+
+    fn add_extent(&mut self, name: &str, max: usize, independent: bool) -> Dim {
+        self.extents.push(ExtentInfo { name: name.into(), max, independent });
         Dim::Extent(self.extents.len() as u32 - 1)
     }
 

@@ -51,7 +51,7 @@ impl Kernel {
     pub fn extent(&mut self, extent: Extent) -> Value {
         match extent {
             Extent::Fixed(n) => Value::from(n as u32),
-            Extent::Step { slot, max } => match self.extents.iter().find(|(s, _)| *s == slot) {
+            Extent::Step { slot, max, .. } => match self.extents.iter().find(|(s, _)| *s == slot) {
                 Some((_, value)) => self.b.min(*value, max as u32),
                 None => Value::from(max as u32),
             },

@@ -99,7 +99,7 @@ mod tests {
         for (ty, rows, len) in
             [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, non_temporal), (Type::F16, 2, 33)]
         {
-            let shape = vec![Extent::Step { slot: 0, max: rows as usize + 1 }, Extent::Fixed(len)];
+            let shape = vec![Extent::step(0, rows as usize + 1), Extent::Fixed(len)];
             let x = TensorSpec { format: DType::Plain(ty), shape };
             let spec = KernelSpec { op: Operation::Copy, inputs: vec![x.clone()], output: x, in_place: None };
             let bytes = spec.output.max_bytes();

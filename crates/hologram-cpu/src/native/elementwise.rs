@@ -209,7 +209,7 @@ mod tests {
         ];
         for (op, definition, ulp) in definitions {
             for (rows, d) in [(1u32, 5), (3, 4097), (0, 16), (4, 1000)] {
-                let shape = vec![Extent::Step { slot: 0, max: 4 }, Extent::Fixed(d)];
+                let shape = vec![Extent::step(0, 4), Extent::Fixed(d)];
                 let x = TensorSpec { format: DType::F32, shape };
                 let operands = if matches!(apply(&op), Some(Apply::One(_))) { 1 } else { 2 };
                 let inputs = vec![x.clone(); operands];

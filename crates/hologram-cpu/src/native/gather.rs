@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn spec(format: DType, rows: usize, d: usize) -> KernelSpec {
-        let n = Extent::Step { slot: 0, max: 4 };
+        let n = Extent::step(0, 4);
         KernelSpec {
             op: Operation::Gather,
             inputs: vec![

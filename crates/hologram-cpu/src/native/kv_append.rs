@@ -137,7 +137,7 @@ mod tests {
     fn stores_each_head_in_its_slot() {
         let (blocks, heads, size, d) = (3, 5, 16, 24);
         for format in [DType::F32, DType::F16] {
-            let tokens = Extent::Step { slot: 0, max: 6 };
+            let tokens = Extent::step(0, 6);
             let fixed = |n: &[usize]| n.iter().map(|n| Extent::Fixed(*n)).collect::<Vec<_>>();
             let cache = TensorSpec { format, shape: fixed(&[blocks, heads, size, d]) };
             let spec = KernelSpec {

@@ -128,7 +128,7 @@ mod tests {
         for (k, group, floor, n) in
             [(64, 32, 0.0, 3), (320, 320, 1e-5, 2), (4096, 32, 0.0, 5), (96, 96, 0.0, 1), (6, 3, 0.0, 4)]
         {
-            let rows = Extent::Step { slot: 0, max: n + 1 };
+            let rows = Extent::step(0, n + 1);
             let shape = vec![rows, Extent::Fixed(k)];
             let format = DType::I8Groups { group: group as u32 };
             let spec = KernelSpec {

@@ -238,7 +238,7 @@ mod tests {
         {
             let heads = (heads > 0).then_some(Extent::Fixed(heads));
             let shape: Vec<_> =
-                [Some(Extent::Step { slot: 0, max: 8 }), heads, Some(Extent::Fixed(d))].into_iter().flatten().collect();
+                [Some(Extent::step(0, 8)), heads, Some(Extent::Fixed(d))].into_iter().flatten().collect();
             let x = TensorSpec { format: DType::F32, shape };
             let w = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(d)] };
             let spec = KernelSpec {

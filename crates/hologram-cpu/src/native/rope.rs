@@ -148,7 +148,7 @@ mod tests {
         for (style, heads, d, width) in [(0, 4, 64, 64), (1, 3, 80, 80), (0, 1, 32, 20), (1, 2, 128, 64), (1, 1, 6, 2)]
         {
             let half = width / 2;
-            let tokens = Extent::Step { slot: 0, max: 8 };
+            let tokens = Extent::step(0, 8);
             let x = TensorSpec { format: DType::F32, shape: vec![tokens, Extent::Fixed(heads), Extent::Fixed(d)] };
             let spec = KernelSpec {
                 op: Operation::Rope { style: [RopeStyle::Adjacent, RopeStyle::HalfSplit][style] },

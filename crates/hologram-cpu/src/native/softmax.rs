@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn agrees_with_the_definition() {
         for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
-            let x = TensorSpec { format: DType::F32, shape: vec![Extent::Step { slot: 0, max: 6 }, Extent::Fixed(d)] };
+            let x = TensorSpec { format: DType::F32, shape: vec![Extent::step(0, 6), Extent::Fixed(d)] };
             let op = Operation::Softmax { log: false, axis: 1 };
             let spec = KernelSpec { op, inputs: vec![x.clone()], output: x.clone(), in_place: None };
             let values: Vec<f32> = Random(d as u64).floats(x.max_rows() * d).iter().map(|v| v * 50.0).collect();

@@ -13,7 +13,7 @@ use super::*;
 use crate::CudaBackend;
 
 const H200: Target = Target::nvidia(90, 132, 232_448);
-const TOKEN: Extent = Extent::Step { slot: 0, max: 1 };
+const TOKEN: Extent = Extent::step(0, 1);
 
 /// A group, and the numbers of the tensors bound to it.
 type Group = (GroupSpec, Vec<usize>);

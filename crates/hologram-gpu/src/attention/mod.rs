@@ -183,7 +183,8 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
         Cache::F32 | Cache::F16 => [Memory::Null, Memory::Null],
     };
-    let few = tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
+    let independent = q.shape.first().is_some_and(|n| n.is_independent());
+    let few = independent || tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
     let many = || match target.vendor {
         Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
         Vendor::Nvidia { .. } => {

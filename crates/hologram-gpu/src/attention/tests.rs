@@ -22,7 +22,7 @@ fn fixed(sizes: &[usize]) -> Vec<Extent> {
 
 /// Attention of up to `tokens` tokens, 8 heads to 2, in blocks of 32.
 fn spec(tokens: usize, d: usize, cache: DType, sequences: usize, precision: u32) -> KernelSpec {
-    let n = Extent::Step { slot: 1, max: tokens };
+    let n = Extent::step(1, tokens);
     let q = tensor(DType::F32, &[n, Extent::Fixed(8), Extent::Fixed(d)]);
     let cache = tensor(cache, &fixed(&[64, 2, 32, d]));
     let index = tensor(DType::U32, &[n]);
@@ -85,6 +85,22 @@ fn attention_on_apple_gpus() {
     let kernel = find(&windowed, apple).unwrap();
     let [_, Part::Kernel(join)] = &kernel.parts[..] else { panic!("two launches") };
     assert_eq!(join.filled::<AttentionJoin>().window, 1000);
+}
+
+/// Independent tokens have the kernels of few tokens, whose splits depend on the plan alone, of however few sequences.
+#[test]
+fn independent_tokens_are_as_few() {
+    for (target, want) in [(TARGET, "attention_few_128_4"), (Target::apple(32), "attention_decode_half_128_4")] {
+        for sequences in [1, 64] {
+            let mut spec = spec(32, 128, DType::F16, sequences, 1);
+            for tensor in spec.inputs.iter_mut().chain([&mut spec.output]) {
+                for n in tensor.shape.iter_mut().filter(|n| matches!(n, Extent::Step { .. })) {
+                    *n = Extent::Step { slot: 1, max: 32, independent: true };
+                }
+            }
+            assert!(entries(&find(&spec, target).unwrap())[0].starts_with(want), "{sequences} sequences");
+        }
+    }
 }
 
 /// A workgroup of Apple's kernel for many tokens has 64 rows of whole tokens, of one key/value head's query heads each.

@@ -141,7 +141,7 @@ fn batches() {
     // Four dimensions that differ.
     assert_eq!(of(&[3, 1, 2, 1, 64, 16], &[1, 2, 1, 2, 16, 64], &[3, 2, 2, 2, 64, 64]), None);
     // A batch known only at run time.
-    let step = |max| Extent::Step { slot: 2, max };
+    let step = |max| Extent::step(2, max);
     let [a, b, y] = [[16, 8], [8, 24], [16, 24]].map(|m| [&[step(9)], &*fixed(&m)].concat());
     let launch = launches(find(&spec(Type::F16, [false; 2], &a, &b, &y), H200)).remove(0);
     let m = launch.filled::<Multiply>();

@@ -13,7 +13,7 @@ fn tensor(format: DType, shape: &[Extent]) -> TensorSpec {
 
 /// Products of `tokens` tokens with 2 of 16 experts' matrices, of 96 rows of 256 elements.
 fn inputs(x: DType, w: DType, tokens: usize) -> (Vec<TensorSpec>, TensorSpec) {
-    let n = Extent::Step { slot: 0, max: tokens };
+    let n = Extent::step(0, tokens);
     let [k, m, two] = [256, 96, 2].map(Extent::Fixed);
     let inputs = vec![
         tensor(x, &[n, k]),

@@ -19,7 +19,7 @@ fn tensor(format: DType, shape: [Extent; 2]) -> TensorSpec {
 }
 
 fn tokens(max: usize) -> Extent {
-    Extent::Step { slot: 1, max }
+    Extent::step(1, max)
 }
 
 fn spec(x: DType, w: DType, n: usize, m: usize, k: usize) -> KernelSpec {

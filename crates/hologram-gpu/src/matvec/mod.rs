@@ -169,7 +169,7 @@ impl Products<'_> {
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
         let (slot, step, most) = match tokens {
             Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
-            Extent::Step { slot, max } => (slot, Memory::Binding(self.step?), max),
+            Extent::Step { slot, max, .. } => (slot, Memory::Binding(self.step?), max),
         };
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);

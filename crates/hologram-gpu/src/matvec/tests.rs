@@ -6,7 +6,7 @@ use super::super::{Part, Range};
 use super::*;
 
 const H200: Target = Target::nvidia(90, 132, 232_448);
-const TOKENS: Extent = Extent::Step { slot: 0, max: 1 };
+const TOKENS: Extent = Extent::step(0, 1);
 const I32: fn(usize) -> DType = |_| DType::I8Groups { group: 32 };
 const ROW: fn(usize) -> DType = |k| DType::I8Groups { group: k as u32 };
 const BF16: fn(usize) -> DType = |_| DType::BF16;
@@ -146,7 +146,7 @@ fn groups_of_a_decoding_step_have_kernels() {
     let small = Target::nvidia(86, 68, 101_376);
     for max in [2, 3, 8] {
         for s in layers() {
-            let s = Shape { tokens: Extent::Step { slot: 0, max }, ..s };
+            let s = Shape { tokens: Extent::step(0, max), ..s };
             for target in [H200, small] {
                 let found = find_group(&group(&s), target);
                 // With more than two tokens tensor cores are faster, for 8-bit and 4-bit weights only those of 9.0.
@@ -207,7 +207,7 @@ fn near_misses_are_refused() {
     let good = shape(DType::Q4Planes, Some(I32), true, 64, &[8, 8], "swiglu");
     assert!(find_group(&group(&good), H200).is_some());
     let refused = [
-        Shape { tokens: Extent::Step { slot: 0, max: 9 }, ..good.clone() },
+        Shape { tokens: Extent::step(0, 9), ..good.clone() },
         Shape { weights: DType::Q4_0, ..good.clone() },
         Shape { weights: DType::T2Planes, ..good.clone() },
         Shape { weights: DType::BF16, ..good.clone() },

@@ -107,7 +107,8 @@ impl Encoder {
         self.cache.write_table(&mut table);
         let size = |n: usize| n.max(1).next_power_of_two().min(self.batch);
         let (tokens, outputs) = (size(count), size(rows.len()));
-        let bucket = Bucket { tokens, full: false, outputs, results: Results::Hidden, precision: None };
+        let bucket =
+            Bucket { tokens, full: false, outputs, results: Results::Hidden, precision: None, independent: false };
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {

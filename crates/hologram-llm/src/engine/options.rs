@@ -33,10 +33,11 @@ pub struct EngineOptions {
     pub max_waiting_tokens: usize,
     /// Whether prompts reuse what the cache still holds of earlier ones with the same start and tenant.
     pub prefix_cache: bool,
-    /// Whether a token depends only on its request, not on the requests beside it: all steps are computed in the
-    /// precision of a single token, prompts in pieces whose ends depend on nothing else, and of earlier texts only
-    /// whole pieces of prompts are reused: a request alone has the same bits whether its prompt was cached or not. On
-    /// devices whose kernels add in another order for other sizes, requests beside it leave differences of rounding.
+    /// Whether the bits of a token depend only on its request, not on what the engine computes beside it, has cached,
+    /// has guessed or computes again. Each piece of a prompt is then computed by itself, from one multiple of a fixed
+    /// number of tokens to the next; of earlier texts only whole pieces of prompts are reused; and the tokens of texts
+    /// are computed together by kernels that give each the same bits whatever the others are. They depend on
+    /// `step_tokens`, `max_sequences`, `context` and `kv`, on the device and on its number of threads.
     pub deterministic: bool,
     /// Whether tokens are guessed and computed together.
     pub speculation: Speculation,

@@ -131,7 +131,14 @@ impl Worker {
                 (None, true) => (&s.tokens[item.from..item.from + item.count], item.logits),
                 (None, false) => (&item.guessed[..], Logits::All),
             };
-            inputs.push(Input { sequence: s.slot, tokens, logits });
+            let apart = self.is_text(s, item.from) || self.options.deterministic && !item.guessed.is_empty();
+            let most = if apart { 1 } else { tokens.len() };
+            let mut left = tokens.len();
+            inputs.extend(tokens.chunks(most.max(1)).map(|tokens| {
+                left -= tokens.len();
+                let logits = if logits == Logits::Last && left > 0 { Logits::None } else { logits };
+                Input { sequence: s.slot, tokens, logits }
+            }));
         }
         let next = |item: &Item| Some(Next { sequence: running[item.at].slot, output: item.next? });
         let next: Vec<Next> = items.iter().filter_map(next).collect();
@@ -146,7 +153,7 @@ impl Worker {
         let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
         self.stats.steps += 1;
         self.stats.step_tokens += tokens;
-        let span = tracing::trace_span!("step", sequences = inputs.len(), tokens).entered();
+        let span = tracing::trace_span!("step", sequences = items.len(), tokens).entered();
         if !span.is_disabled() {
             for item in items {
                 span.follows_from(&running[item.at].span);
@@ -225,7 +232,6 @@ impl Worker {
             return self.fail(&items, &e);
         }
         let rows = self.session.results();
-        let outputs = items.iter().map(Item::outputs).sum();
         if !items.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
             let tokens = items.iter().map(|item| item.guessed.len().max(1)).sum();
             self.pace.measure(tokens, (now - began).as_secs_f64());
@@ -261,7 +267,7 @@ impl Worker {
                 let mut chosen = rows.chosen.get(output).copied().filter(|_| late || !s.chosen_by_host());
                 // The host finds out why the device found no token.
                 let own = chosen.filter(|id| late && *id as usize >= vocab);
-                let own = own.and_then(|_| self.session.sampled_logits(outputs, output).ok());
+                let own = own.and_then(|_| self.session.sampled_logits(output).ok());
                 if let Some(own) = &own {
                     (chosen, logits) = (None, Some(&own[..]));
                 }
@@ -312,8 +318,12 @@ impl Worker {
             let computed = if item.guessed.is_empty() { item.from + item.count } else { self.session.len(s.slot) };
             let computed = computed.min(s.tokens.len());
             // Tokens that were generated one by one have other bits than those of a prompt.
-            let whole = if self.options.deterministic { s.request.prompt.len() / unit * unit } else { computed };
-            let whole = whole.min(computed);
+            let whole = match self.options.deterministic {
+                // Its pieces may be shorter.
+                true if s.request.prompt_logprobs => 0,
+                true => computed.min(s.request.prompt.len() / unit * unit),
+                false => computed,
+            };
             while let Some(tokens) = s.tokens[..whole].chunks_exact(BLOCK_SIZE).nth(s.published) {
                 s.hash = self.hasher.next(s.hash, tokens);
                 self.session.publish(s.slot, s.published, s.hash);

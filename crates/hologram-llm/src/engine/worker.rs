@@ -64,7 +64,7 @@ pub(super) struct Worker {
 /// The engine stops after this many failed steps one after the other.
 const MAX_FAILURES: u32 = 3;
 
-/// With [`EngineOptions::deterministic`], most tokens of the pieces that prompts are computed in.
+/// With [`EngineOptions::deterministic`], most tokens of the pieces that prompts are computed in, each by itself.
 const MAX_PIECE: usize = 256;
 
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
@@ -80,7 +80,7 @@ impl Worker {
     ) -> Result<Worker> {
         let of_session = SessionOptions {
             context: options.context,
-            batch: options.step_tokens,
+            batch: if options.deterministic { 2 * options.step_tokens.max(MAX_PIECE) } else { options.step_tokens },
             sequences: options.max_sequences,
             kv: options.kv,
             device_sampling: options.device_sampling,
@@ -101,7 +101,7 @@ impl Worker {
         }
         let draft = draft.map(|draft| Draft::new(draft, &model, of_session)).transpose()?;
         if options.deterministic {
-            session.fix_precision(Some(1));
+            session.separate_steps();
         }
         let stats = EngineStats { blocks_total: blocks, block_tokens: BLOCK_SIZE, ..EngineStats::default() };
         *lock(&shared.stats) = stats;
@@ -365,6 +365,19 @@ impl Worker {
         }
     }
 
+    /// With `deterministic`, the end of the part of a sequence from `from` on that is computed by itself: it depends on
+    /// nothing but the prompt. From there on tokens are computed one by one, in any number at a time.
+    fn end_of_piece(&self, s: &Sequence, from: usize) -> Option<usize> {
+        let (unit, prompt) = (self.unit(), s.request.prompt.len());
+        let unit = if s.request.prompt_logprobs { unit.min(MAX_LOGITS) } else { unit };
+        (self.options.deterministic && from < prompt).then_some(prompt.min((from / unit + 1) * unit))
+    }
+
+    /// Whether tokens of a sequence from `from` on are inputs of their own.
+    pub fn is_text(&self, s: &Sequence, from: usize) -> bool {
+        self.options.deterministic && from >= s.request.prompt.len()
+    }
+
     /// Maximum tokens of one prompt in a step while others have to be computed.
     fn prompt_share(&self) -> usize {
         (self.options.step_tokens / 2).max(1)
@@ -378,7 +391,7 @@ impl Worker {
         let mut budget = self.options.step_tokens;
         let ready = |s: &Sequence| s.paused.is_none();
         let prompts = self.running.iter().filter(|s| ready(s) && self.pending(s) > 1).count();
-        let (unit, mut has_piece) = (self.unit(), false);
+        let mut has_piece = false;
         for single in [true, false] {
             for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
                 let (mut pending, from) = (self.pending(s), self.session.len(s.slot));
@@ -394,18 +407,16 @@ impl Worker {
                 let last_block = from.next_multiple_of(BLOCK_SIZE) - from;
                 let most = share.min(budget).min(if all { MAX_LOGITS } else { budget });
                 let mut count = pending.min(most).min(last_block + room * BLOCK_SIZE);
-                if self.options.deterministic && !single && !all {
-                    // A piece for which there is no room waits, unless nothing else goes on.
-                    let whole = pending.min((from / unit + 1) * unit - from);
-                    if count < whole && has_piece {
-                        continue;
-                    }
-                    (count, has_piece) = (count.min(whole), true);
-                }
-                if self.options.prefix_cache && self.session.cache().has_states() {
-                    // A step ends with the prompt's last whole block, so that its state can be saved.
-                    let whole = s.request.prompt.len().saturating_sub(1) / BLOCK_SIZE * BLOCK_SIZE;
-                    count = if whole > from { count.min(whole - from) } else { count };
+                // A step ends with the prompt's last whole block, so that its state can be saved.
+                let whole_blocks = s.request.prompt.len().saturating_sub(1) / BLOCK_SIZE * BLOCK_SIZE;
+                let ends_block = self.options.prefix_cache && self.session.cache().has_states() && whole_blocks > from;
+                if let (Some(end), false) = (self.end_of_piece(s, from), single) {
+                    // A piece is never cut: the first of a step may be larger than the step, the others wait.
+                    let whole = if ends_block { end.min(whole_blocks) } else { end } - from;
+                    let fits = whole <= last_block + room * BLOCK_SIZE && (whole <= budget || !has_piece);
+                    (count, has_piece) = (if fits { whole } else { 0 }, has_piece || fits);
+                } else if ends_block {
+                    count = count.min(whole_blocks - from);
                 }
                 if count == 0 {
                     if single {
@@ -414,7 +425,7 @@ impl Worker {
                     continue;
                 }
                 room -= (count - count.min(last_block)).div_ceil(BLOCK_SIZE);
-                budget -= count;
+                budget = budget.saturating_sub(count);
                 let logits = match (all, count == pending) {
                     (true, _) => Logits::All,
                     (false, true) => Logits::Last,

@@ -279,8 +279,12 @@ impl Decoder {
     ) -> Result<(Graph, Vec<SumName>)> {
         let c = &self.config;
         let mut g = Graph::new();
-        let tokens = if bucket.full { Dim::Fixed(bucket.tokens) } else { g.extent("tokens", bucket.tokens) };
-        let outputs = g.extent("outputs", bucket.outputs);
+        let extent = |g: &mut Graph, name: &str, max: usize| match bucket.independent {
+            true => g.independent_extent(name, max),
+            false => g.extent(name, max),
+        };
+        let tokens = if bucket.full { Dim::Fixed(bucket.tokens) } else { extent(&mut g, "tokens", bucket.tokens) };
+        let outputs = extent(&mut g, "outputs", bucket.outputs);
         let ids = g.input("ids", DType::U32, &[tokens])?;
         let positions = g.input("positions", DType::U32, &[tokens])?;
         let sequences = g.input("sequences", DType::U32, &[tokens])?;
@@ -312,7 +316,8 @@ impl Decoder {
         let runs = match c.recurrent {
             None => None,
             Some(_) => {
-                let most = g.extent("runs", bucket.tokens.min(cache.max_sequences()));
+                let most = if bucket.independent { usize::MAX } else { cache.max_sequences() };
+                let most = extent(&mut g, "runs", bucket.tokens.min(most));
                 let of_tokens = g.input("token_runs", DType::U32, &[tokens])?;
                 Some(Runs { list: g.input("runs", DType::U32, &[most, Dim::Fixed(4)])?, of_tokens })
             }
@@ -424,6 +429,9 @@ pub(crate) struct Bucket {
     pub results: Results,
     /// The step size that determines the precision; `None`: `tokens`.
     pub precision: Option<usize>,
+    /// Whether each token's results have the same bits whatever the other tokens, of which there is at most one of each
+    /// sequence with states. The bucket is not full.
+    pub independent: bool,
 }
 
 /// What the host gets from a step.

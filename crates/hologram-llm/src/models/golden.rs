@@ -79,7 +79,14 @@ fn graphs_of_all_architectures() {
         assert!(decoder.config.architecture.folder.model_type == name, "{fixture} is not a {name}");
         let format = decoder.cache_format(&**executor.backend());
         let cache = KvCache::new(&executor, &decoder.config, (2, 64, None, 0), format).unwrap();
-        let bucket = Bucket { tokens: 4, full: false, outputs: 2, results: Results::Logits, precision: None };
+        let bucket = Bucket {
+            tokens: 4,
+            full: false,
+            outputs: 2,
+            results: Results::Logits,
+            precision: None,
+            independent: false,
+        };
         let got = decoder.graph(&executor, &cache, bucket).unwrap().to_string();
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/graphs/{name}.txt"));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -40,10 +40,18 @@ impl TokenChange {
 /// Most entries of a row.
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
+/// Logits in memory of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct GatheredLogits {
+    pub rows: usize,
+    /// The place of their step if the next step's are gathered before these are read, else 0.
+    pub place: usize,
+}
+
 /// The sizes of a plan that samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sizes {
-    rows: usize,
+    logits: GatheredLogits,
     /// Entries of each row; 0: no row has any.
     entries: usize,
     mask: bool,
@@ -53,8 +61,10 @@ pub(super) struct Sizes {
 #[derive(Default)]
 pub(super) struct Sampling {
     plans: HashMap<Sizes, Plan>,
-    /// Logits `[rows, vocabulary]`, by their number of rows.
-    logits: HashMap<usize, Tensor>,
+    /// Logits `[rows, vocabulary]`.
+    pub logits: HashMap<GatheredLogits, Tensor>,
+    /// Those of the step finished last.
+    pub finished: GatheredLogits,
     ids: Vec<u32>,
     /// The biases, factors and subtrahends of all entries.
     numbers: [Vec<f32>; 3],
@@ -74,7 +84,7 @@ fn words(vocab: usize) -> usize {
 /// [`Decoder::graph`](crate::models::decoder::Decoder::graph).
 fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Result<Graph> {
     let mut g = Graph::new();
-    let rows = Dim::Fixed(sizes.rows);
+    let rows = Dim::Fixed(sizes.logits.rows);
     let mut x = g.state(logits)?;
     if sizes.entries > 0 {
         let of_entries = [rows, Dim::Fixed(sizes.entries)];
@@ -119,6 +129,20 @@ fn constant(g: &mut Graph, tensor: &Tensor, shape: &[Dim]) -> Result<NodeId> {
     Ok(g.broadcast_to(value, shape)?)
 }
 
+impl Sampling {
+    /// The memory of logits, which is zero at first.
+    pub fn logits_of(&mut self, executor: &Executor, of: GatheredLogits, vocab: usize) -> Result<Tensor> {
+        Ok(match self.logits.entry(of) {
+            Entry::Occupied(e) => e.get().clone(),
+            Entry::Vacant(e) => {
+                let tensor = Tensor::empty(executor, DType::F32, &[of.rows, vocab])?;
+                tensor.zero()?;
+                e.insert(tensor).clone()
+            }
+        })
+    }
+}
+
 impl Session {
     /// Lets the device sample the outputs of the step begun last, which gives logits: output `i` with `configs[i]`,
     /// after `changes[i]`. [`Session::finish`] then gives the tokens.
@@ -133,28 +157,21 @@ impl Session {
         sampled
     }
 
-    fn submit_sampling(&mut self, configs: &[SamplerConfig], changes: &[Change]) -> Result<()> {
+    pub(super) fn submit_sampling(&mut self, configs: &[SamplerConfig], changes: &[Change]) -> Result<()> {
         let Some(flight) = self.flights.back() else { return Ok(()) };
-        let (rows, vocab) = (flight.bucket.outputs, self.decoder.config.vocab);
-        let outputs = flight.outputs;
+        let (rows, vocab) = (flight.rows, self.decoder.config.vocab);
+        let (outputs, of_flight, gathered) = (flight.outputs, flight.logits(), flight.gathered.is_some());
         let most = changes.iter().map(|change| change.entries.len()).max().unwrap_or(0);
         let entries = if most == 0 { 0 } else { most.next_power_of_two().max(64) };
-        let sizes = Sizes { rows, entries, mask: changes.iter().any(|change| change.mask.is_some()) };
+        let sizes = Sizes { logits: of_flight, entries, mask: changes.iter().any(|change| change.mask.is_some()) };
         let s = &mut self.sampling;
-        let logits = match s.logits.entry(rows) {
-            Entry::Occupied(e) => e.into_mut(),
-            Entry::Vacant(e) => {
-                let tensor = Tensor::empty(&self.executor, DType::F32, &[rows, vocab])?;
-                tensor.zero()?;
-                e.insert(tensor)
-            }
-        };
-        if let Some(step) = self.plans.get(&flight.bucket) {
-            step.plan.copy_output("logits", logits, 0, outputs * vocab)?;
+        let logits = s.logits_of(&self.executor, of_flight, vocab)?;
+        if let (Some(step), false) = (self.plans.get(&flight.bucket), gathered) {
+            step.plan.copy_output("logits", &logits, 0, outputs * vocab)?;
         }
         let plan = match s.plans.entry(sizes) {
             Entry::Occupied(e) => e.into_mut(),
-            Entry::Vacant(e) => e.insert(graph(&self.executor, logits, sizes, vocab)?.compile(&self.executor, &[])?),
+            Entry::Vacant(e) => e.insert(graph(&self.executor, &logits, sizes, vocab)?.compile(&self.executor, &[])?),
         };
         s.ids.clear();
         s.mask.clear();
@@ -212,10 +229,10 @@ impl Session {
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn sampled_logits(&self, rows: usize, output: usize) -> Result<Vec<f32>> {
+    pub(crate) fn sampled_logits(&self, output: usize) -> Result<Vec<f32>> {
         let vocab = self.vocab();
         let mut logits = vec![0.0f32; (output + 1) * vocab];
-        if let Some(tensor) = self.sampling.logits.get(&self.bucket_size(rows)) {
+        if let Some(tensor) = self.sampling.logits.get(&self.sampling.finished) {
             tensor.read_into(&mut logits)?;
         }
         Ok(logits.split_off(output * vocab))

@@ -4,6 +4,8 @@
 use hologram_backends::DType;
 use hologram_core::{Event, Executor, Graph, Plan, Tensor};
 
+use super::changes::GatheredLogits;
+use super::parts::Part;
 use super::{Growth, Input, Output, Session, StepPlan};
 use crate::error::{LlmError, Result};
 use crate::models::decoder::Bucket;
@@ -80,18 +82,33 @@ pub(super) fn places<'a>(
 
 /// A step whose results are not taken yet.
 pub(super) struct Flight {
-    growth: Vec<Growth>,
+    pub growth: Vec<Growth>,
+    /// The bucket of its plan, or of its last part's.
     pub bucket: Bucket,
     pub outputs: usize,
+    /// The rows of its logits where they are sampled.
+    pub rows: usize,
     /// The positions of the tokens with outputs.
     pub positions: Vec<u32>,
     pub event: Event,
     /// Whether its outputs are sampled apart.
     pub sampled: bool,
+    /// If its parts' logits are gathered in memory of their own, whether the host reads them.
+    pub gathered: Option<bool>,
     /// Where its choices are.
     pub place: usize,
-    /// The cached tokens that are those of the step before: the sequence, the index, and the output.
-    unknown: Vec<(usize, usize, usize)>,
+    /// The cached tokens that are those of the step before.
+    pub unknown: Unknown,
+}
+
+/// A sequence, the index of a cached token and the output that it is, for each.
+pub(super) type Unknown = Vec<(usize, usize, usize)>;
+
+impl Flight {
+    /// The logits that it is sampled from.
+    pub fn logits(&self) -> GatheredLogits {
+        GatheredLogits { rows: self.rows, place: if self.gathered.is_some() { self.place } else { 0 } }
+    }
 }
 
 impl Session {
@@ -110,21 +127,36 @@ impl Session {
             let reason = format!("is {}, but the step has {count} tokens", self.options.batch);
             return Err(LlmError::Option { option: "batch", reason });
         }
-        let unknown = next.iter().map(|next| (next.sequence, self.cached[next.sequence].len(), next.output)).collect();
+        let unknown: Unknown =
+            next.iter().map(|next| (next.sequence, self.cached[next.sequence].len(), next.output)).collect();
         let output = match gives {
             Gives::Tokens(configs) => self.output(configs, false),
             Gives::Both(configs) => self.output(configs, true),
             Gives::Later => Output::Logits,
         };
-        let begun = self.step(0..count, 0..outputs, output, next);
+        if self.separate {
+            return self.begin_parts(inputs, next, gives, unknown);
+        }
+        let begun = self.step(Part::of(0..count, 0..outputs), output, next);
         match begun.and_then(|(bucket, event)| Ok((bucket, event, self.keep_chosen(bucket, outputs)?))) {
             Ok((bucket, event, place)) => {
                 let s = &mut self.scratch;
                 let growth = std::mem::take(&mut s.growth);
                 let position = |row: &u32| s.positions.get(*row as usize).copied().unwrap_or(0);
                 let positions = s.rows.iter().map(position).collect();
-                let sampled = false;
-                self.flights.push_back(Flight { growth, bucket, outputs, positions, event, sampled, place, unknown });
+                let (rows, sampled, gathered) = (bucket.outputs, false, None);
+                self.flights.push_back(Flight {
+                    growth,
+                    bucket,
+                    rows,
+                    outputs,
+                    positions,
+                    event,
+                    sampled,
+                    gathered,
+                    place,
+                    unknown,
+                });
                 Ok(())
             }
             Err(e) => {
@@ -179,13 +211,16 @@ impl Session {
         if flight.outputs == 0 {
             return Ok(flight.event.wait()?);
         }
-        match &self.chosen {
-            Some(chosen) if flight.sampled || flight.bucket.results.has_tokens() => {
-                self.scratch.chosen.resize(flight.outputs, 0);
-                chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
-                if flight.sampled { Ok(()) } else { self.collect_rows(flight.bucket, flight.outputs) }
-            }
-            _ => self.collect(flight.bucket, flight.outputs),
+        self.sampling.finished = flight.logits();
+        if let (Some(chosen), true) = (&self.chosen, flight.sampled || flight.bucket.results.has_tokens()) {
+            self.scratch.chosen.resize(flight.outputs, 0);
+            chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
+        }
+        match flight.gathered {
+            Some(true) => self.read_gathered(flight),
+            Some(false) => Ok(()),
+            None if flight.sampled => Ok(()),
+            None => self.collect_rows(flight.bucket, flight.outputs),
         }
     }
 

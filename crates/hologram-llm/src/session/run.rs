@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
-use std::ops::Range;
 
 use hologram_core::Event;
 
 use super::flight::{self, NEXT, Next};
+use super::parts::Part;
 use super::{Growth, Output, Session, StepPlan};
 use crate::error::{LlmError, Result};
 use crate::models::decoder::{Bucket, Results};
@@ -28,7 +28,7 @@ impl Session {
             };
             let wait = last && outputs.is_empty();
             let requested = outputs.len();
-            let done = self.step(step, outputs, output, &[]).and_then(|(bucket, _)| match wait {
+            let done = self.step(Part::of(step, outputs), output, &[]).and_then(|(bucket, _)| match wait {
                 true => Ok(self.executor.backend().synchronize()?),
                 false => self.collect(bucket, requested),
             });
@@ -89,21 +89,18 @@ impl Session {
         Ok(())
     }
 
-    /// Submits a run of the graph: appends `range` of the input tokens and computes the outputs `wanted`, a range of
-    /// those of the run. `next` are the input tokens that the device has chosen in the step before. Returns the plan's
-    /// bucket and the end of the run.
-    pub(super) fn step(
-        &mut self,
-        range: Range<usize>,
-        wanted: Range<usize>,
-        output: Output<'_>,
-        next: &[Next],
-    ) -> Result<(Bucket, Event)> {
+    /// Submits a run of the graph: appends the part's tokens and computes its outputs. `next` are the input tokens that
+    /// the device has chosen in the step before. Returns the plan's bucket and the end of the run.
+    pub(super) fn step(&mut self, part: Part, output: Output<'_>, next: &[Next]) -> Result<(Bucket, Event)> {
+        let Part { tokens: range, outputs: wanted, independent } = part;
         let requested = wanted.len();
         // Sums are over all tokens of a plan.
         let exact = matches!(output, Output::Sums);
-        let tokens = if exact { range.len() } else { self.bucket_size(range.len()) };
-        let outputs = self.bucket_size(requested);
+        let (tokens, outputs) = match independent {
+            true => (self.independent_tokens(), self.independent_tokens()),
+            false if exact => (range.len(), self.bucket_size(requested)),
+            false => (self.bucket_size(range.len()), self.bucket_size(requested)),
+        };
         let s = &mut self.scratch;
         if self.cache.has_states() {
             // Layers with states take the tokens of a sequence as one run.
@@ -148,8 +145,10 @@ impl Session {
         let (decoder, backend, precision) = (&self.decoder, self.executor.backend(), self.precision);
         let prefers_fixed = || decoder.prefers_fixed(&**backend, tokens, precision);
         let full = exact
-            || input.len() == tokens && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
-        let bucket = Bucket { tokens, full, outputs, results, precision };
+            || input.len() == tokens
+                && !independent
+                && *self.prefers_fixed.entry((tokens, precision)).or_insert_with(prefers_fixed);
+        let bucket = Bucket { tokens, full, outputs, results, precision, independent };
         self.last = Some(bucket);
         let StepPlan { plan, table } = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),

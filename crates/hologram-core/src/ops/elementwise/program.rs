@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn four_elements_a_thread_give_what_one_gives() {
-        let (fixed, rows) = (Extent::Fixed, Extent::Step { slot: 0, max: 5 });
+        let (fixed, rows) = (Extent::Fixed, Extent::step(0, 5));
         for width in [1, 3, 4, 8, 33, 257] {
             for actual in [0, 1, 3, 5] {
                 let shape = [rows, fixed(width)];

@@ -37,6 +37,8 @@ const STEP: usize = 128;
 const MOST_DECODE_ROWS: usize = 8;
 /// Bound on tokens × parts when positions are split.
 const MAX_PARTS: usize = 64;
+/// As [`MAX_PARTS`], for tokens whose results depend on no other token.
+const MAX_INDEPENDENT_PARTS: usize = 256;
 /// Least positions of a part.
 const MIN_PART: usize = 128;
 /// The exponent at which exponentials end: a score so far below its row's maximum counts as 0. Smaller exponentials add
@@ -269,7 +271,20 @@ impl Attention {
     }
 
     fn tile_tokens(&self) -> usize {
+        if self.tokens.is_independent() {
+            return 1;
+        }
         (TILE_ROWS / (self.heads / self.kv_heads)).max(1)
+    }
+
+    /// Positions of a sequence.
+    fn capacity(&self) -> usize {
+        self.max_blocks * self.block_size
+    }
+
+    /// Most parts of a token in a step of independent tokens.
+    fn max_parts(&self) -> usize {
+        (MAX_INDEPENDENT_PARTS / self.tokens.max().max(1)).max(1)
     }
 
     /// Head groups per key/value head.
@@ -306,7 +321,7 @@ impl Attention {
 
     /// The positions that tokens attend to, starting at a multiple of 16.
     fn span_of(&self, inputs: &Inputs<'_>, tokens: Range<usize>) -> Range<usize> {
-        let capacity = self.max_blocks * self.block_size;
+        let capacity = self.capacity();
         let first = tokens.clone().map(|t| self.first_seen(inputs, t)).min().unwrap_or(0) / 16 * 16;
         let positions = &inputs.positions[tokens];
         let end = positions.iter().map(|p| (*p as usize).saturating_add(1)).max().unwrap_or(0).min(capacity);
@@ -318,6 +333,11 @@ impl Attention {
         let groups = self.kv_heads * self.groups_of_kv_head();
         let of_tile = |t: &[u32]| self.span_of(inputs, t[0] as usize..t[1] as usize).len();
         let longest = starts[..tiles + 1].windows(2).map(of_tile).max().unwrap_or(0);
+        if self.tokens.is_independent() {
+            // The parts of a token are the same beside all others; those behind its last position add nothing.
+            let part_len = self.capacity().div_ceil(self.max_parts()).max(MIN_PART).next_multiple_of(16);
+            return Plan { tiles, groups, parts: longest.div_ceil(part_len).max(1), part_len };
+        }
         let pieces = tiles * groups;
         let wanted = if pieces.is_multiple_of(workers) || pieces > 4 * workers {
             1
@@ -346,7 +366,7 @@ impl Attention {
                 "token {token}: sequence {sequence} is outside a block table of {table_rows} sequences"
             ));
         }
-        let capacity = self.max_blocks * self.block_size;
+        let capacity = self.capacity();
         for token in tokens.clone() {
             let position = inputs.positions[token] as usize;
             if position >= capacity {
@@ -449,7 +469,11 @@ impl NativeKernel for Attention {
     }
 
     fn shared_scratch(&self) -> usize {
-        MAX_PARTS * self.heads * self.partial_len() * 4
+        let parts = match self.tokens.is_independent() {
+            true => self.tokens.max() * self.max_parts(),
+            false => MAX_PARTS,
+        };
+        parts * self.heads * self.partial_len() * 4
     }
 
     fn worker_scratch(&self) -> usize {

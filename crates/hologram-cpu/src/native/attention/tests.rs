@@ -27,10 +27,7 @@ impl Case {
     fn spec(&self) -> KernelSpec {
         let tensor = |format, shape: &[usize]| TensorSpec {
             format,
-            shape: shape
-                .iter()
-                .map(|n| if *n == 0 { Extent::Step { slot: 1, max: 200 } } else { Extent::Fixed(*n) })
-                .collect(),
+            shape: shape.iter().map(|n| if *n == 0 { Extent::step(1, 200) } else { Extent::Fixed(*n) }).collect(),
         };
         let cache = tensor(
             if self.f16 { DType::F16 } else { DType::F32 },
@@ -180,6 +177,40 @@ fn agrees_with_the_definition() {
                     assert!(off <= 1e-5 * norm, "{features:?} batch {i} shape {j}: off by {off} of {norm}");
                 }
                 assert!(rest.iter().all(|x| x.to_bits() == u32::MAX), "wrote behind the run's tokens");
+            }
+        }
+    }
+}
+
+/// Independent tokens have the same bits alone and beside others.
+#[test]
+fn independent_tokens_do_not_depend_on_others() {
+    let tokens = vec![(0, 5), (2, 319), (0, 6), (1, 130), (1, 131), (2, 17), (0, 310), (0, 0)];
+    for (heads, kv_heads, d, f16, window) in
+        [(8, 1, 64, true, None), (6, 2, 80, false, Some(150)), (4, 4, 32, true, Some(40)), (50, 1, 32, false, None)]
+    {
+        let of = |tokens| Case { heads, kv_heads, d, block_size: 32, f16, window, workers: 3, tokens };
+        let case = of(tokens.clone());
+        let mut spec = case.spec();
+        for tensor in spec.inputs.iter_mut().chain([&mut spec.output]) {
+            for extent in tensor.shape.iter_mut().filter(|n| matches!(n, Extent::Step { .. })) {
+                *extent = Extent::Step { slot: 1, max: 16, independent: true };
+            }
+        }
+        for features in feature_sets() {
+            let kernel = find(&spec, features).expect("served");
+            let mut memory = case.arguments();
+            launch(&*kernel, &mut memory, case.workers).expect("valid");
+            let len = heads * d;
+            let all: Vec<Vec<u32>> = memory[6].elements::<u32>().chunks(len).map(<[u32]>::to_vec).collect();
+            for (t, (sequence, position)) in tokens.iter().enumerate() {
+                let mut memory = case.arguments();
+                memory[0].elements_mut::<f32>().copy_within(t * len..(t + 1) * len, 0);
+                memory[3].elements_mut::<u32>()[0] = *position;
+                memory[4].elements_mut::<u32>()[0] = *sequence;
+                memory[7].elements_mut::<u32>()[1] = 1;
+                launch(&*kernel, &mut memory, 1).expect("valid");
+                assert!(memory[6].elements::<u32>()[..len] == all[t], "{features:?}, {heads} heads, token {t}");
             }
         }
     }

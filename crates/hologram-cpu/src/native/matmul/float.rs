@@ -114,6 +114,9 @@ impl FloatMatmul {
     /// The most tokens that are multiplied row by row: for more, panels take less time. `benches/RESULTS.md` compares
     /// both.
     fn few(&self, kernels: &Kernels) -> usize {
+        if self.problem.is_independent() {
+            return self.problem.x.max_rows();
+        }
         let most = match (self.words, self.problem.w) {
             (Words::Bf16Pairs, _) | (Words::F32, DType::F32) => 2,
             (_, DType::F16) => 3,
@@ -273,16 +276,20 @@ impl FloatMatmul {
         // SAFETY: any bytes are floats; the scratch is aligned.
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
+        let x_bytes = k * 4 / self.per_word();
         let rows = piece_rows(o.y.m, worker.count, 8, 256);
         for (rows, next) in Pieces::new(worker, o.y.m, rows) {
             let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
-                // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k` elements, as
-                // have the tokens; this worker has claimed the rows' columns of the output.
-                unsafe {
-                    let y = o.y.data.add(rows.start);
-                    let (count, stride) = (rows.len(), o.y.m);
-                    let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, next };
-                    (kernels.by_row)(self.words, element, &w, x.as_ptr(), o.n);
+                for token in (0..o.n).step_by(kernels.few) {
+                    // SAFETY: the kernels are of this processor's instruction set; the rows exist and have `k`
+                    // elements, as have the tokens; this worker has claimed the rows' columns of the output.
+                    unsafe {
+                        let y = o.y.data.add(token * o.y.m + rows.start);
+                        let (count, stride) = (rows.len(), o.y.m);
+                        let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride, next };
+                        let x = x.as_ptr().add(token * x_bytes);
+                        (kernels.by_row)(self.words, element, &w, x, (o.n - token).min(kernels.few));
+                    }
                 }
             };
             if let Some(element) = element(self.problem.w) {

@@ -160,7 +160,7 @@ impl IntMatmul {
             return None;
         }
         let rows = rows::find(w, k, group, features).map(|kernels| RowKernels {
-            in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream),
+            in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream && !problem.is_independent()),
             ..kernels
         });
         let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && has_panels(w));
@@ -175,7 +175,7 @@ impl IntMatmul {
     /// The row kernels, if they compute a run of `n` tokens.
     fn row_kernels(&self, n: usize) -> Option<&RowKernels> {
         let most = self.panels.as_ref().map_or(usize::MAX, |(_, kernels)| (kernels.most_by_row)(self.problem.w));
-        self.rows.as_ref().filter(|_| n <= most)
+        self.rows.as_ref().filter(|_| n <= most || self.problem.is_independent())
     }
 
     /// The most panels of a piece.
@@ -294,7 +294,8 @@ impl IntMatmul {
     fn direct_kernel(&self, n: usize) -> Option<unsafe fn(&Layout, usize, &Direct)> {
         let (layout, kernels) = self.panels?;
         let whole_blocks = layout.span == layout.weights.block_len() && by_hand(layout.weights);
-        kernels.direct.filter(|_| n <= kernels.tokens && self.problem.m >= kernels.rows && whole_blocks)
+        let few = n <= kernels.tokens && !self.problem.is_independent();
+        kernels.direct.filter(|_| few && self.problem.m >= kernels.rows && whole_blocks)
     }
 
     /// Packs a tile of tokens.
@@ -401,11 +402,9 @@ impl NativeKernel for IntMatmul {
         if self.phases() == 1 {
             return 0;
         }
-        let token = match (&self.panels, &self.rows) {
-            (Some((layout, _)), _) => layout.token_bytes(),
-            (None, rows) => rows.map_or(0, |kernels| (kernels.prepared)(self.problem.k)),
-        };
-        self.max_rows() * token
+        let by_panel = self.panels.as_ref().map_or(0, |(layout, _)| layout.token_bytes());
+        let by_row = self.row_kernels(self.max_rows()).map_or(0, |kernels| (kernels.prepared)(self.problem.k));
+        self.max_rows() * by_panel.max(by_row)
     }
 
     fn worker_scratch(&self) -> usize {

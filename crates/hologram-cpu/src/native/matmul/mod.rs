@@ -49,7 +49,9 @@ use super::only_slowest_varies;
 pub fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let problem = Problem::new(spec)?;
     #[cfg(target_arch = "x86_64")]
-    if let Some(kernel) = tiles::TileMatmul::find(&problem, features) {
+    if !problem.is_independent()
+        && let Some(kernel) = tiles::TileMatmul::find(&problem, features)
+    {
         return Some(kernel);
     }
     match problem.x.format {
@@ -89,6 +91,12 @@ impl Problem {
             && w.format.bytes(*m, *k).is_some()
             && x.format.bytes(x.max_rows(), *k).is_some();
         served.then(|| Problem { x: x.clone(), w: w.format, m: *m, k: *k, dynamic: spec.uses_step() })
+    }
+
+    /// Whether a token's results must not depend on the other tokens: all numbers of tokens are then multiplied row by
+    /// row.
+    fn is_independent(&self) -> bool {
+        self.x.shape.iter().any(|n| n.is_independent())
     }
 
     /// The arguments of a launch.

@@ -116,7 +116,7 @@ fn check(x_format: impl Fn(usize) -> DType, w_format: DType, shapes: (&[usize], 
             for &n in ns {
                 // Odd counts are fixed; even ones vary and are below the maximum.
                 let max = if n % 2 == 1 { n } else { n + 2 };
-                let rows = if max == n { Extent::Fixed(n) } else { Extent::Step { slot: 1, max } };
+                let rows = if max == n { Extent::Fixed(n) } else { Extent::step(1, max) };
                 let spec = KernelSpec {
                     op: Operation::Matmul,
                     inputs: vec![
@@ -226,6 +226,60 @@ fn float_activations() {
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
     for w in DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| !w.is_ternary()) {
         check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    }
+}
+
+/// Independent tokens have the same bits in any number and order.
+#[test]
+fn independent_tokens_do_not_depend_on_others() {
+    const MOST: usize = 15;
+    let n = Extent::Step { slot: 0, max: MOST, independent: true };
+    let (mut random, m) = (Random(3), 37);
+    let codes = DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| super::multiplies_codes(*w));
+    let floats = [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_K].map(|w| (DType::F32, w));
+    let as_codes = codes.flat_map(|w| [32, 256].map(|group| (DType::I8Groups { group }, w)));
+    let both = floats.into_iter().chain([(DType::BF16, DType::BF16)]).chain(as_codes);
+    for ((x_format, w_format), k) in both.flat_map(|formats| [32usize, 768, 1024].map(|k| (formats, k))) {
+        if !k.is_multiple_of(w_format.block_len()) || !k.is_multiple_of(x_format.block_len()) {
+            continue;
+        }
+        let tensor_of = |format, rows: Extent, len| TensorSpec { format, shape: vec![rows, Extent::Fixed(len)] };
+        let spec = KernelSpec {
+            op: Operation::Matmul,
+            inputs: vec![tensor_of(x_format, n, k), tensor_of(w_format, Extent::Fixed(m), k)],
+            output: tensor_of(DType::F32, n, m),
+            in_place: None,
+        };
+        let (x, _) = tensor(&mut random, x_format, MOST, k);
+        let (w, _) = tensor(&mut random, w_format, m, k);
+        let views = x_format.views(MOST, k).len();
+        for features in feature_sets() {
+            let Some(kernel) = find(&spec, features) else { continue };
+            let run = |tokens: &[usize]| -> Vec<Vec<u32>> {
+                let mut buffers = memory(x_format, &x, MOST, k);
+                for view in &mut buffers {
+                    let bytes = view.elements_mut::<u8>();
+                    let (all, row) = (bytes.to_vec(), bytes.len() / MOST);
+                    for (to, from) in bytes.chunks_exact_mut(row).zip(tokens) {
+                        to.copy_from_slice(&all[from * row..(from + 1) * row]);
+                    }
+                }
+                buffers.extend(memory(w_format, &w, m, k));
+                buffers.push(Memory::filled(MOST * m * 4, 0xff));
+                buffers.push(Memory::of(&[tokens.len() as u32]));
+                launch(&*kernel, &mut buffers, 1 + tokens.len() % 3).expect("the kernel runs");
+                let y: &[u32] = buffers[views + w_format.views(m, k).len()].elements();
+                y.chunks(m).take(tokens.len()).map(<[u32]>::to_vec).collect()
+            };
+            let alone: Vec<Vec<u32>> = (0..MOST).flat_map(|token| run(&[token])).collect();
+            for count in [2, 3, 4, 5, 9, MOST] {
+                let tokens: Vec<usize> = (0..count).map(|i| (i * 7 + count) % MOST).collect();
+                for (token, row) in tokens.iter().zip(run(&tokens)) {
+                    let what = || format!("{x_format:?} {w_format:?} k {k} {features:?}, token {token} of {count}");
+                    assert!(row == alone[*token], "{}", what());
+                }
+            }
+        }
     }
 }
 
