@@ -64,7 +64,8 @@ fn copy_view(spec: &KernelSpec, offset: u32, strides: &[u32]) -> Option<NativeKe
     let skipped = MOST_DIMS.checked_sub(dims.len())?;
     for (i, (n, stride)) in dims.iter().enumerate() {
         let innermost = i + 1 == dims.len();
-        let n = n.unwrap_or(1);
+        // Nothing lies outside of the outermost dimension: a size that is not known may be any.
+        let n = n.unwrap_or(u32::MAX as usize);
         sizes[skipped + i] = number(if innermost && dense { n / per } else { n })?.max(1);
         steps[skipped + i] = number(if innermost { (*stride).max(usize::from(dense)) } else { stride / per })?;
     }
@@ -144,36 +145,47 @@ mod tests {
         }
     }
 
+    /// Where the kernel reads word `i`: as `moves.cu` has it.
+    fn place(args: &CopyView, i: u32) -> u32 {
+        let a = i / args.n3;
+        let (b, at) = (a / args.n2, args.offset + (i - a * args.n3) * args.s3);
+        let c = b / args.n1;
+        at + c * args.s0 + (b - c * args.n1) * args.s1 + (a - b * args.n2) * args.s2
+    }
+
     /// Dimensions that lie one after the other are one, and the widest words are copied.
     #[test]
     fn copies_of_views_take_wide_words() {
         let rows = Extent::Step { slot: 0, max: 9 };
         let fixed = Extent::Fixed;
-        for (offset, strides, shape, ty, want, sizes, steps) in [
+        for (offset, strides, shape, ty, word) in [
             // The last 64 of 192 elements of 16 heads, which are neighbours.
-            (
-                128,
-                &[3072u32, 192, 1][..],
-                &[rows, fixed(16), fixed(64)][..],
-                DType::F32,
-                "copy_view_16",
-                [1, 16, 16],
-                [0, 768, 48, 1],
-            ),
+            (128u32, &[3072u32, 192, 1][..], &[rows, fixed(16), fixed(64)][..], DType::F32, 16),
             // All elements of a row are neighbours.
-            (6, &[200, 10, 1], &[rows, fixed(4), fixed(10)], DType::F16, "copy_view_4", [1, 1, 20], [0, 0, 100, 1]),
-            (3, &[7, 1], &[rows, fixed(4)], DType::F16, "copy_view_2", [1, 1, 4], [0, 0, 7, 1]),
-            // Columns, and a repeated row.
-            (0, &[1, 8], &[fixed(8), fixed(4)], DType::F32, "copy_view_4", [1, 8, 4], [0, 0, 1, 8]),
-            (0, &[0, 1], &[rows, fixed(8)], DType::U32, "copy_view_16", [1, 1, 2], [0, 0, 0, 1]),
+            (6, &[200, 10, 1], &[rows, fixed(4), fixed(10)], DType::F16, 4),
+            (3, &[7, 1], &[rows, fixed(4)], DType::F16, 2),
+            (6, &[21, 1, 3], &[rows, fixed(3), fixed(4)], DType::F32, 4),
+            // Columns, repeated rows, repeated elements, all dimensions apart.
+            (0, &[1, 8], &[fixed(8), fixed(4)], DType::F32, 4),
+            (0, &[0, 1], &[rows, fixed(8)], DType::U32, 16),
+            (0, &[3, 1, 0], &[rows, fixed(3), fixed(8)], DType::F32, 4),
+            (1, &[900, 7, 90, 2], &[rows, fixed(2), fixed(3), fixed(5)], DType::BF16, 2),
         ] {
             let op = Operation::CopyView { offset, strides: strides.to_vec() };
             let kernel = find(&spec(op, ty, &[&[fixed(1 << 20)]], shape), TARGET).unwrap();
             let launch = only(&kernel);
             let args = launch.filled::<CopyView>();
-            assert_eq!(launch.entry, want);
-            assert_eq!([args.n1, args.n2, args.n3], sizes, "{args:?}");
-            assert_eq!([args.s0, args.s1, args.s2, args.s3], steps, "{args:?}");
+            assert_eq!(launch.entry, format!("copy_view_{word}"));
+            let sizes: Vec<u32> = shape.iter().map(|e| e.max() as u32).collect();
+            let per = word / ty.block_bytes() as u32;
+            for i in 0..args.total.most * args.total.per {
+                let (mut rest, mut want) = (i * per, offset);
+                for (n, stride) in sizes.iter().zip(strides).rev() {
+                    want += rest % n * stride;
+                    rest /= n;
+                }
+                assert_eq!(place(args, i) * per, want, "word {i} of {args:?}");
+            }
         }
     }
 
