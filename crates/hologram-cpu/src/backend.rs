@@ -15,7 +15,7 @@ use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
 
 use super::exec::{Code, translate};
-use super::features::{Features, InstructionSet};
+use super::features::{Features, Flags, InstructionSet};
 use super::kernel::NativeKernel;
 use super::native;
 use super::pool::Workers;
@@ -107,7 +107,7 @@ impl CpuBackend {
             details: Vec::new(),
         };
         let queue = Queue { workers, scratch: Scratch::new(), submitted: 0 };
-        Ok(CpuBackend { host: HostDevice::new(info, policy(features), options.memory_cap, queue), features })
+        Ok(CpuBackend { host: HostDevice::new(info, policy(&features), options.memory_cap, queue), features })
     }
 
     /// The recording in a command list.
@@ -151,7 +151,7 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
 }
 
 /// The formats that the processor prefers.
-fn policy(features: Features) -> Policy {
+fn policy(features: &Flags) -> Policy {
     // For the tokens of a prompt, bf16 tiles are faster than products of codes. Of f16 they multiply all bits.
     let tiled: fn(DType, usize) -> bool = |format, _| format != DType::F16;
     let tiles = Preference { format: DType::BF16, weights: tiled, tokens: TILED_TOKENS..=usize::MAX };
@@ -164,6 +164,8 @@ fn policy(features: Features) -> Policy {
     Policy {
         activations: features.amx.then_some(tiles).into_iter().chain([decoded]).collect(),
         independent_tokens: INDEPENDENT_TOKENS,
+        // Products with experts' matrices have no tiles.
+        not_of_experts: |format| format == DType::BF16,
         ..Policy::default()
     }
 }
@@ -297,5 +299,22 @@ impl DeviceKind for Cpu {
     fn open(&self, _number: u32, options: &OpenOptions) -> Result<Arc<dyn Backend>> {
         let OpenOptions { threads, memory_cap } = *options;
         Ok(Arc::new(CpuBackend::with_options(CpuOptions { threads, memory_cap, max_isa: None })?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tiles multiply a prompt with packed weights, but not with those of experts, which would then have no kernel.
+    #[test]
+    fn experts_have_no_tiles() {
+        let policy = policy(&Flags { amx: true, ..Flags::default() });
+        let codes = DType::I8Groups { group: 32 };
+        let choices = [codes, DType::BF16, DType::F32];
+        for weights in [DType::MXFP4, DType::Q4_0] {
+            assert_eq!(policy.activations(weights, 2880, 512, &choices), Some(DType::BF16));
+            assert_eq!(policy.activations_of_experts(weights, 2880, 512, &choices), Some(codes));
+        }
     }
 }

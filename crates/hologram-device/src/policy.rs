@@ -19,6 +19,9 @@ pub struct Policy {
     pub weight_layout: fn(DType) -> DType,
     /// Formats of a product's activations, first match first.
     pub activations: Vec<Preference>,
+    /// Formats of the activations of products with experts' matrices that kernels of such products do not take, though
+    /// those of other products do.
+    pub not_of_experts: fn(DType) -> bool,
     /// Formats of attention's products, first match first.
     pub attention: Vec<Preference>,
     /// The best format of a model's cache of keys and values, if the model offers it.
@@ -48,6 +51,7 @@ impl Default for Policy {
             elements_per_thread: 1,
             weight_layout: |format| format,
             activations: Vec::new(),
+            not_of_experts: |_| false,
             attention: Vec::new(),
             cache: None,
             independent_tokens: 1,
@@ -66,6 +70,13 @@ impl Policy {
     /// never chooses it.
     pub fn activations(&self, weights: DType, k: usize, tokens: usize, choices: &[DType]) -> Option<DType> {
         choose(&self.activations, |p| (p.weights)(weights, k) && p.tokens.contains(&tokens), k, choices)
+    }
+
+    /// As [`Policy::activations`](Policy::activations()), for products with the matrices of experts.
+    pub fn activations_of_experts(&self, weights: DType, k: usize, tokens: usize, choices: &[DType]) -> Option<DType> {
+        let suits =
+            |p: &Preference| (p.weights)(weights, k) && p.tokens.contains(&tokens) && !(self.not_of_experts)(p.format);
+        choose(&self.activations, suits, k, choices)
     }
 
     /// The best of several formats (the first is the most precise) for attention's products in a step of up to `tokens`

@@ -20,6 +20,7 @@ mod kv_append;
 mod launch;
 mod layer_norm;
 mod matvec;
+mod moves;
 mod policy;
 mod quantize;
 mod recurrence;
@@ -276,6 +277,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Reduce { .. } => &[reduce::find, reduce_lines::find],
         Operation::TopK { .. } => &[route::find, top_k::find],
         Operation::Take { .. } => &[take::find],
+        Operation::CopyView { .. } | Operation::Concat { .. } => &[moves::find],
         Operation::Repack => &[repack::find],
         Operation::Sample => &[sample::find],
         Operation::ExpertMatmul { .. } => &[experts::find],
@@ -289,8 +291,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::Arange { .. }
         | Operation::OptimizerStep { .. }
         | Operation::Random { .. }
-        | Operation::CopyView { .. }
-        | Operation::Concat { .. }
         | Operation::Pad { .. }
         | Operation::Scatter { .. }
         | Operation::ArgReduce { .. }

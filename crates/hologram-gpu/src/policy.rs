@@ -65,6 +65,8 @@ pub fn policy(target: Target) -> Policy {
         // Grids are tables that only the host reads.
         weight_layout: |format| format.recoded().in_planes(),
         activations,
+        // Those have no kernels for floats of 8 bits on both sides.
+        not_of_experts: |format| matches!(format, DType::F8Groups { .. }),
         attention: if target.is_apple() { Vec::new() } else { vec![attention] },
         // Decoding reads the whole cache for every token.
         cache: Some(DType::F16),

@@ -513,6 +513,45 @@ pub(super) fn cases() -> Vec<Case> {
             table: (2, 2, &[1.0, 0.0, 3.0, 2.0]),
         },
     ];
+    // Heads as latent vectors have them, and the widest others: one token of each of two sequences, then prompts.
+    let wide = [
+        Shape {
+            heads: (18, 1),
+            d: 576,
+            block_size: 32,
+            tokens: (2, 2),
+            positions: &[69.0, 31.0],
+            sequences: &[1.0, 0.0],
+            table: (2, 3, &[3.0, 9.0, 9.0, 1.0, 2.0, 0.0]),
+        },
+        Shape {
+            heads: (5, 1),
+            d: 576,
+            block_size: 16,
+            tokens: (20, 15),
+            positions: &[20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0, 33.0, 2.0],
+            sequences: &[[0.0; 14].as_slice(), &[1.0]].concat(),
+            table: (2, 3, &[2.0, 1.0, 0.0, 3.0, 9.0, 9.0]),
+        },
+        Shape {
+            heads: (4, 2),
+            d: 512,
+            block_size: 32,
+            tokens: (3, 3),
+            positions: &[40.0, 41.0, 42.0],
+            sequences: &[0.0; 3],
+            table: (1, 2, &[1.0, 0.0]),
+        },
+        Shape {
+            heads: (4, 2),
+            d: 512,
+            block_size: 32,
+            tokens: (20, 20),
+            positions: &prompt[30..50],
+            sequences: &[0.0; 20],
+            table: (1, 2, &[0.0, 1.0]),
+        },
+    ];
     let mut cases = Vec::new();
     // Windows shorter than a block, of a block and one more, and longer than a kernel's tile.
     use AttentionPrecision::{BF16, F32};
@@ -547,7 +586,8 @@ pub(super) fn cases() -> Vec<Case> {
         // These change any kernel's work in the same way: one step of each kind is enough.
         let varied = window.is_some() || cap.is_some() || has_firsts || has_sinks;
         let long = if varied { &long[..3] } else { &long[..] };
-        for s in shapes.iter().chain(long).filter(|s| s.d.is_multiple_of(format.block_len())) {
+        let wide = if format == DType::F16 { wide.as_slice() } else { &[] };
+        for s in shapes.iter().chain(long).chain(wide).filter(|s| s.d.is_multiple_of(format.block_len())) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
             let (max, n) = s.tokens;
             // If the number of tokens is the maximum and above 8, it is fixed; otherwise it is an extent.

@@ -244,6 +244,8 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::BF16, DType::BF16, 64),
         (DType::F32, DType::Q4_0, 96),
         (DType::BF16, DType::Q8_0, 64),
+        (DType::F32, DType::F8_E4M3, 256),
+        (DType::BF16, DType::F8_E4M3, 128),
         (i8(32), DType::Q8_0, 96),
         (i8(32), DType::Q4_0, 64),
         (i8(32), DType::Q4_K, 256),
@@ -280,5 +282,6 @@ pub(super) fn cases() -> Vec<Case> {
     for w in [DType::BF16, DType::F16, DType::Q8_0, DType::Q4_0] {
         many(w, 160);
     }
+    many(DType::F8_E4M3, 384);
     cases
 }

@@ -4,6 +4,31 @@
 // 8 warps computes 128 M rows of a tile's expert (in gated modes half of them of gate and the same ones of up) for up to N slots. A warp has 16 M rows, which
 // it reads once, as they are stored, the next 128 elements while it multiplies these; activations go through shared memory, three steps at a time.
 #include "stored.h"
+#define constant
+namespace planes {
+#include "float8.h"
+}
+#undef constant
+
+// Floats of a byte, with a scale for each 128 elements.
+template <> struct Stored<planes::F8_E4M3> {
+    uint4 floats[2];
+    float scale;
+    MEMBER void load(const uchar *low, const uchar *, const uchar *records, size_t at, ulong policy)
+    {
+        floats[0] = planes::stream16(low + at * 32, policy);
+        floats[1] = planes::stream16(low + at * 32 + 16, policy);
+        scale = __uint_as_float(planes::stream4(records + at / planes::record_chunks<planes::F8_E4M3>() * 4));
+    }
+    MEMBER float2 line(uint) const { return make_float2(scale, 0); }
+    MEMBER void values(uint j, float2 line, uint &first, uint &second) const
+    {
+        const uint v = planes::word(floats[j / 4], j % 4);
+        const auto value = [&](uint i) { return planes::float8(v >> i) * line.x; };
+        first = pack_bf16(value(0), value(8));
+        second = pack_bf16(value(16), value(24));
+    }
+};
 
 enum : uint { BLOCK = 128, STAGES = 3 };
 #define MOST_EXPERTS 1024
@@ -195,6 +220,8 @@ template <uint W, uint N, uint M> FN void multiply(const Operands &in, const uin
 PACKED_TYPES(EXPERTS_OF)
 EXPERTS_OF(q8, Q8)
 EXPERTS_OF(q4, Q4)
+EXPERTS(f8_e4m3, planes::F8_E4M3, 8, 2, 1)
+EXPERTS(f8_e4m3, planes::F8_E4M3, 64, 1, 1)
 EXPERTS(bf16, PLAIN_BF16, 8, 2, 1)
 EXPERTS(bf16, PLAIN_BF16, 64, 2, 1)
 EXPERTS(f16, PLAIN_F16, 8, 2, 1)

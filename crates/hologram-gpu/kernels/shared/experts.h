@@ -6,6 +6,8 @@
 #include "stream.h"
 #include "packed.h"
 #include "codes.h"
+#include "float8.h"
+#include "float8_values.h"
 
 enum Floats : uint { F32 = 100, F16, BF16 };
 // X_SHARED: codes in shared memory, as `codes.h` puts them.
@@ -21,12 +23,16 @@ struct Matrix { device const uchar *w; device const uchar *h; device const uchar
 template <uint W> FN constexpr bool floats() { return W >= F32; }
 template <uint W> FN constexpr uint chunk_len() { return W == F32 ? 4 : floats<W>() ? 8 : 32; }
 
-// A chunk as it is stored; of codes in bytes `upper` are the second half's.
+// A chunk as it is stored; of codes or floats in bytes `upper` are the second half's.
 template <uint W> struct Piece { Chunk<W> chunk; uint4 upper; };
 template <uint W> FN void load_piece(thread Piece<W> &p, device const uchar *w, device const uchar *h, device const uchar *s, ulong chunk, ulong policy)
 {
   if (floats<W>()) p.chunk.low = stream16(w + chunk * 16, policy);
-  else if (W == Q8) {
+  else if (W == F8_E4M3) {
+    p.chunk.low = stream16(w + chunk * 32, policy);
+    p.upper = stream16(w + chunk * 32 + 16, policy);
+    p.chunk.numbers = stream4(s + chunk / record_chunks<F8_E4M3>() * record_bytes<F8_E4M3>());
+  } else if (W == Q8) {
     p.chunk.low = stream16(w + chunk * 32, policy);
     p.upper = stream16(w + chunk * 32 + 16, policy);
     p.chunk.numbers = stream2(s + chunk * 2);
@@ -45,6 +51,7 @@ template <uint W> FN float4 values(thread const Piece<W> &p, uint j)
     if (W == BF16) return make_float4(as_f32(a << 16), as_f32(a & 0xffff0000u), as_f32(b << 16), as_f32(b & 0xffff0000u));
     return make_float4(half_bits(a & 0xffffu), half_bits(a >> 16), half_bits(b & 0xffffu), half_bits(b >> 16));
   }
+  if (W == F8_E4M3) return float8_values(j < 4 ? word(p.chunk.low, j) : word(p.upper, j - 4)) * as_f32(p.chunk.numbers);
   if (W == Q8) {
     const float d = half_bits(p.chunk.numbers);
     const int a = int(j < 4 ? word(p.chunk.low, j) : word(p.upper, j - 4));

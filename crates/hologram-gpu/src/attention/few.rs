@@ -16,6 +16,9 @@ use super::{Cache, Numbers, Operands, Sizes};
 /// The most tokens of a step that may append rows which its other tokens read.
 pub(super) const MAX_APPEND: usize = 8;
 
+/// The most elements of a head.
+const MOST_ELEMENTS: usize = 256;
+
 // The kernels of both texts take the same flags and the same number of splits.
 const _: () = assert!(
     attention_few::APPEND == ATTENTION_APPEND
@@ -58,6 +61,9 @@ pub(super) fn kernel(
     target: Target,
 ) -> Option<NativeKernel> {
     let Sizes { tokens, heads, kv_heads, d, .. } = sizes;
+    if d > MOST_ELEMENTS {
+        return None;
+    }
     // The kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this
     // number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };

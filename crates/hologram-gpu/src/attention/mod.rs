@@ -3,7 +3,7 @@
 //! Few tokens use the kernels of `attention_few.cu` (`f16`) and `attention_codes.cu` (8 and 4 bits), on tensor cores,
 //! if they serve the sizes, else those of `attention.h`; both split a token's positions over workgroups. Many tokens
 //! use the kernels of `attention_wgmma.cu` or `attention_prefill.cu`, on tensor cores, or of `attention_prefill.metal`,
-//! on simdgroup matrices.
+//! on simdgroup matrices. Heads of 512 and 576 elements have those of `attention_wide.cu`.
 
 mod few;
 mod group;
@@ -12,6 +12,7 @@ mod simdgroup;
 #[cfg(test)]
 mod tests;
 mod wgmma;
+mod wide;
 
 use super::launch::{Count, Places, all_f32};
 use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
@@ -84,7 +85,7 @@ impl Sizes {
             && heads > 0
             && heads.is_multiple_of(kv_heads)
             && d.is_multiple_of(k.format.block_len().max(8))
-            && d <= 256;
+            && d <= wide::WIDEST;
         // Kernels use 32 bits for positions, 16-byte chunks of the cache, and elements of q.
         let fits = |sizes: &[usize]| {
             sizes.iter().try_fold(1usize, |n, size| n.checked_mul(*size)).is_some_and(|n| n < 1 << 31)
@@ -185,6 +186,11 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     };
     let independent = q.shape.first().is_some_and(|n| n.is_independent());
     let few = independent || tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
+    if let Some(kernel) =
+        wide::kernel(sizes, operands, &places, scale, few || precision == AttentionPrecision::F32, target)
+    {
+        return Some(kernel);
+    }
     let many = || match target.vendor {
         Vendor::Apple => simdgroup::kernel(sizes, operands, scales, &places, scale),
         Vendor::Nvidia { .. } => {

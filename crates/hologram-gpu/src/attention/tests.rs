@@ -304,3 +304,26 @@ fn windows_are_told() {
         assert_eq!(launch.filled::<AttentionWgmma>().window, told);
     }
 }
+
+/// Heads of 512 and 576 elements over a cache of `f16`: few tokens, whose positions are split and joined, and prompts.
+#[test]
+fn attention_of_wide_heads() {
+    for (tokens, d, cache, precision, want) in [
+        (1, 576, DType::F16, 0, "attention_wide_few_576 attention_wide_join"),
+        (8, 512, DType::F16, 1, "attention_wide_few_512 attention_wide_join"),
+        (512, 576, DType::F16, 1, "attention_wide_many_576"),
+        (40, 512, DType::F16, 1, "attention_wide_many_512"),
+        // In the precision of one token; there are more groups of heads than multiprocessors.
+        (512, 576, DType::F16, 0, "attention_wide_few_576"),
+    ] {
+        let kernel = find(&spec(tokens, d, cache, 1, precision), TARGET).unwrap();
+        assert_eq!(entries(&kernel).join(" "), want);
+        let Part::Kernel(launch) = &kernel.parts[0] else { panic!() };
+        assert!(launch.shared <= TARGET.max_shared);
+    }
+    for (d, cache) in [(576, DType::F32), (576, DType::Q8Planes), (320, DType::F16), (640, DType::F16)] {
+        assert!(find(&spec(1, d, cache, 1, 0), TARGET).is_none(), "{d} {cache:?}");
+        assert!(find(&spec(40, d, cache, 1, 1), TARGET).is_none(), "{d} {cache:?}");
+    }
+    assert!(find(&spec(1, 576, DType::F16, 1, 0), Target::apple(32)).is_none());
+}

@@ -23,8 +23,12 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         DType::I8Groups { group: 32 } if request.quantized.is_some() => "codes",
         _ => return None,
     };
-    // Apple GPUs alone have kernels for f32 beside codes.
-    let apart = activations == "f32" && !target.is_apple() && matches!(request.w, DType::Planes(_));
+    // Apple GPUs alone have kernels for f32 beside codes, NVIDIA's alone for floats of 8 bits.
+    let apart = match request.w {
+        DType::Planes(_) if request.w.has_float_codes() => target.is_apple(),
+        DType::Planes(_) => activations == "f32" && !target.is_apple(),
+        _ => false,
+    };
     if !request.k.is_multiple_of(unit) || request.quantized.is_some() != (activations == "codes") || apart {
         return None;
     }
@@ -73,7 +77,7 @@ fn products(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel
 /// Whether a team has many rows: `rows_of` in the kernels' text.
 fn has_many_rows(weights: DType) -> bool {
     match weights {
-        DType::Planes(BlockType::Q8_0) => false,
+        DType::Planes(BlockType::Q8_0 | BlockType::F8_E4M3) => false,
         DType::Planes(block) => block.table().is_none() && block.high_bits() == 0,
         _ => true,
     }

@@ -215,7 +215,7 @@ impl Request {
             DType::BF16 => ("bf16".into(), 8),
             DType::Q8Planes => ("q8".into(), 32),
             DType::Q4Planes => ("q4".into(), 32),
-            DType::Planes(packed) if !self.w.is_ternary() && !self.w.has_float_codes() => {
+            DType::Planes(packed) if !self.w.is_ternary() => {
                 (super::launch::packed_name(packed), packed.row().len.max(32))
             }
             _ => return None,

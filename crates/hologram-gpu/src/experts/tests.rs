@@ -38,6 +38,7 @@ fn entries(kernel: &NativeKernel) -> Vec<(&str, [u32; 3])> {
 fn the_kernel_follows_formats_and_tokens() {
     let codes = DType::I8Groups { group: 32 };
     let q4_k = DType::Planes(BlockType::Q4_K);
+    let f8 = DType::Planes(BlockType::F8_E4M3);
     let many = |entry, tiles| vec![("expert_order", [1, 1, 1]), (entry, [1, tiles, 1])];
     for (x, w, tokens, wanted) in [
         (DType::F32, DType::F32, 1, vec![("experts_f32_f32", [3, 2, 1])]),
@@ -46,6 +47,9 @@ fn the_kernel_follows_formats_and_tokens() {
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
         (DType::BF16, DType::Q8Planes, 512, many("experts_q8_64", 32)),
+        (DType::F32, f8, 1, vec![("experts_f8_e4m3_f32", [3, 2, 1])]),
+        (DType::BF16, f8, 8, vec![("experts_f8_e4m3_bf16", [3, 16, 1])]),
+        (DType::BF16, f8, 512, many("experts_f8_e4m3_64", 32)),
         // Apple GPUs alone have kernels for f32 beside codes.
         (DType::F32, q4_k, 512, vec![]),
         (codes, DType::T2Planes, 1, vec![]),

@@ -339,6 +339,7 @@ impl Decoder {
             both,
             runs,
             growth: None,
+            head_numbers: None,
             appended: HashMap::new(),
             layer_inputs: None,
             branches: Vec::new(),

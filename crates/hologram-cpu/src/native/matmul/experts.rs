@@ -2,7 +2,7 @@
 //!
 //! A slot is a token and one of its experts. A piece of the work is some rows of one expert's matrix, which all slots
 //! of that expert are multiplied with while the rows are in a near cache: each matrix is read once, by the row kernels
-//! of `matmul`.
+//! of `matmul`, which take some slots at a time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 
 use super::float::{self, Element, Words};
-use super::rows::{self, Prepared, RowKernels};
+use super::rows::{self, Prepared, RowKernels, TOGETHER};
 use super::{NativeKernel, PackedRows, rows_of};
 use crate::features::Features;
 use crate::kernel::{Args, Worker};
@@ -120,62 +120,141 @@ impl ExpertMatmul {
 
     /// Bytes of scratch memory for a prepared row of activations.
     fn prepared_len(&self) -> usize {
-        match &self.by {
+        let bytes = match &self.by {
             By::Codes(_, kernels) => (kernels.prepared)(self.k),
             By::Floats(..) => self.k * 4,
+        };
+        bytes.next_multiple_of(64).max(64)
+    }
+
+    /// The most rows of a piece.
+    fn most_rows(&self) -> usize {
+        (PIECE / self.w.bytes(1, self.k).unwrap_or(PIECE).max(1)).max(8)
+    }
+
+    /// Bytes of scratch memory for the prepared rows, codes and results of slots that are multiplied together.
+    fn together_len(&self) -> usize {
+        TOGETHER * (self.prepared_len() + self.k.next_multiple_of(64) + (self.most_rows() * 4).next_multiple_of(64))
+    }
+
+    /// Multiplies some rows of an expert's matrix with up to [`TOGETHER`] slots.
+    fn multiply(&self, o: &Operands<'_>, expert: usize, rows: Range<usize>, slots: &[u32], scratch: &mut [u8]) {
+        match &self.by {
+            By::Codes(group, kernels) => self.multiply_codes(o, expert, &rows, slots, scratch, *group, kernels),
+            By::Floats(words, element, kernels) => {
+                for slot in slots {
+                    self.multiply_floats(o, expert, &rows, *slot as usize, scratch, (*words, *element, kernels));
+                }
+            }
+        }
+        if !self.biased {
+            return;
+        }
+        let bias = &o.bias[expert * self.m + rows.start..][..rows.len()];
+        for slot in slots {
+            // SAFETY: the output has a row of `m` elements for each slot, which was written just now.
+            let y =
+                unsafe { std::slice::from_raw_parts_mut(o.y.add(*slot as usize * self.m + rows.start), rows.len()) };
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
         }
     }
 
-    /// Multiplies some rows of an expert's matrix with a slot.
-    fn multiply(&self, o: &Operands<'_>, expert: usize, rows: Range<usize>, slot: usize, scratch: &mut [u8]) {
-        let (k, shared) = (self.k, self.x.row_len() == self.k);
-        let row = if shared { slot / self.slots } else { slot };
-        let bytes = k * self.x.format.block_bytes();
+    /// The row of a slot's activations.
+    fn row_of(&self, slot: usize) -> usize {
+        if self.x.row_len() == self.k { slot / self.slots } else { slot }
+    }
+
+    /// Some rows of an expert's matrix, with where their products go.
+    fn rows(&self, o: &Operands<'_>, expert: usize, rows: &Range<usize>, y: *mut f32, stride: usize) -> PackedRows {
         let first = (expert * self.m + rows.start) * o.row_bytes;
         let first = o.w[first..first + rows.len() * o.row_bytes].as_ptr();
+        PackedRows { first, bytes: o.row_bytes, count: rows.len(), k: self.k, y, stride, next: first }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the rows, the slots and the kernels")]
+    fn multiply_codes(
+        &self,
+        o: &Operands<'_>,
+        expert: usize,
+        rows: &Range<usize>,
+        slots: &[u32],
+        scratch: &mut [u8],
+        group: usize,
+        kernels: &RowKernels,
+    ) {
+        let (k, extra_bytes, count) = (self.k, self.prepared_len(), rows.len());
+        let (extra, rest) = scratch.split_at_mut(TOGETHER * extra_bytes);
+        let (gathered, results) = rest.split_at_mut((TOGETHER * k).next_multiple_of(64));
+        for ((slot, extra), gathered) in
+            slots.iter().zip(extra.chunks_exact_mut(extra_bytes)).zip(gathered.chunks_exact_mut(k))
+        {
+            let row = self.row_of(*slot as usize);
+            let codes = &o.x[row * k..(row + 1) * k];
+            let scales = &o.scales[row * (k / group)..(row + 1) * (k / group)];
+            // SAFETY: any byte is an i8; the scratch has room for a prepared row.
+            unsafe {
+                let signed = std::slice::from_raw_parts(codes.as_ptr().cast::<i8>(), k);
+                (kernels.prepare)(signed, scales, group, extra.as_mut_ptr());
+            }
+            if slots.len() > 1 {
+                gathered.copy_from_slice(codes);
+            }
+        }
+        let codes = match slots {
+            [slot] => o.x[self.row_of(*slot as usize) * k..].as_ptr(),
+            _ => gathered.as_ptr(),
+        };
+        let x = Prepared { codes, extra: extra.as_ptr(), extra_bytes };
+        // SAFETY: the output has a row of `m` elements for each slot.
+        let of_slot = |slot: u32| unsafe { o.y.add(slot as usize * self.m + rows.start) };
+        if let [slot] = slots {
+            // SAFETY: the rows exist; the kernels are of this processor's instruction set; this worker has claimed these
+            // elements of the output.
+            unsafe { kernels.multiply[0](&self.rows(o, expert, rows, of_slot(*slot), self.m), &x) };
+            return;
+        }
+        // SAFETY: any bytes are floats.
+        let results = &mut unsafe { results.align_to_mut::<f32>().1 }[..slots.len() * count];
+        let w = self.rows(o, expert, rows, results.as_mut_ptr(), count);
+        // SAFETY: as above; the results have a row for each slot.
+        unsafe { kernels.multiply[slots.len() - 1](&w, &x) };
+        for (slot, results) in slots.iter().zip(results.chunks_exact(count)) {
+            // SAFETY: this worker has claimed these elements of the output.
+            unsafe { std::slice::from_raw_parts_mut(of_slot(*slot), count) }.copy_from_slice(results);
+        }
+    }
+
+    fn multiply_floats(
+        &self,
+        o: &Operands<'_>,
+        expert: usize,
+        rows: &Range<usize>,
+        slot: usize,
+        scratch: &mut [u8],
+        (words, element, kernels): (Words, Element, &float::Kernels),
+    ) {
+        let bytes = self.k * self.x.format.block_bytes();
+        let row = self.row_of(slot);
         // SAFETY: the output has a row of `m` elements for each slot.
         let y = unsafe { o.y.add(slot * self.m + rows.start) };
-        let count = rows.len();
-        let w = PackedRows { first, bytes: o.row_bytes, count, k, y, stride: self.m, next: first };
-        match &self.by {
-            By::Codes(group, kernels) => {
-                let codes = &o.x[row * k..(row + 1) * k];
-                let scales = &o.scales[row * (k / group)..(row + 1) * (k / group)];
-                let extra = scratch.as_mut_ptr();
-                // SAFETY: any byte is an i8; the scratch has room for a prepared row; the rows exist; the kernels are
-                // of this processor's instruction set; this worker has claimed these elements of the output.
-                unsafe {
-                    let signed = std::slice::from_raw_parts(codes.as_ptr().cast::<i8>(), k);
-                    (kernels.prepare)(signed, scales, *group, extra);
-                    let prepared = Prepared { codes: codes.as_ptr(), extra, extra_bytes: scratch.len() };
-                    kernels.multiply[0](&w, &prepared);
-                }
-            }
-            By::Floats(words, element, kernels) => {
-                let mut x = &o.x[row * bytes..(row + 1) * bytes];
-                if *words == Words::F32 && self.x.format == DType::BF16 {
-                    // SAFETY: any bytes are floats; the scratch is aligned to 64 bytes.
-                    let floats = &mut unsafe { scratch.align_to_mut::<f32>().1 }[..k];
-                    decode(DType::BF16, x, floats);
-                    // SAFETY: floats are bytes.
-                    x = unsafe { floats.align_to::<u8>().1 };
-                }
-                // SAFETY: as above.
-                unsafe { (kernels.by_row)(*words, *element, &w, x.as_ptr(), 1) };
-            }
+        let w = self.rows(o, expert, rows, y, self.m);
+        let mut x = &o.x[row * bytes..(row + 1) * bytes];
+        if words == Words::F32 && self.x.format == DType::BF16 {
+            // SAFETY: any bytes are floats; the scratch is aligned to 64 bytes.
+            let floats = &mut unsafe { scratch.align_to_mut::<f32>().1 }[..self.k];
+            decode(DType::BF16, x, floats);
+            // SAFETY: floats are bytes.
+            x = unsafe { floats.align_to::<u8>().1 };
         }
-        if self.biased {
-            let bias = &o.bias[expert * self.m + rows.start..][..count];
-            // SAFETY: as above; the rows were written just now.
-            let y = unsafe { std::slice::from_raw_parts_mut(y, count) };
-            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-        }
+        // SAFETY: the rows exist; the kernels are of this processor's instruction set; this worker has claimed these
+        // elements of the output.
+        unsafe { (kernels.by_row)(words, element, &w, x.as_ptr(), 1) };
     }
 }
 
 impl NativeKernel for ExpertMatmul {
     fn worker_scratch(&self) -> usize {
-        self.order_len() * 4 + self.prepared_len().next_multiple_of(64)
+        self.order_len() * 4 + self.together_len()
     }
 
     fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
@@ -202,7 +281,7 @@ impl NativeKernel for ExpertMatmul {
             return Ok(());
         }
         let pieces = (worker.count * 12).div_ceil(used);
-        let rows = self.m.div_ceil(pieces).max(8).min((PIECE / o.row_bytes).max(8));
+        let rows = self.m.div_ceil(pieces).max(8).min(self.most_rows());
         let of_expert = self.m.div_ceil(rows);
         // Pieces are claimed in order, so the expert is found from the last piece's.
         let (mut expert, mut before) = (0, 0);
@@ -216,8 +295,8 @@ impl NativeKernel for ExpertMatmul {
                 expert += 1;
             }
             let rows = rows_of(piece % of_expert, rows, self.m);
-            for slot in &order[slots(ends, expert)] {
-                self.multiply(&o, expert, rows.clone(), *slot as usize, prepared);
+            for slots in order[slots(ends, expert)].chunks(TOGETHER) {
+                self.multiply(&o, expert, rows.clone(), slots, prepared);
             }
         }
         Ok(())

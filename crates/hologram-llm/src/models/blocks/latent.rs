@@ -89,6 +89,19 @@ impl LatentAttention {
         l.attention.push(attention.output.weight.dtype());
         Ok(Box::new(attention))
     }
+
+    /// The numbers of the heads for each token, which all layers share.
+    fn head_numbers(&self, step: &mut Step<'_>) -> Result<NodeId> {
+        if let Some(numbers) = step.head_numbers {
+            return Ok(numbers);
+        }
+        let g = &mut step.graph;
+        let numbers = g.constant(&self.heads)?;
+        let numbers = g.broadcast_to(numbers, &[step.tokens, step.config.heads.into()])?;
+        let numbers = g.copy(numbers)?;
+        step.head_numbers = Some(numbers);
+        Ok(numbers)
+    }
 }
 
 impl Block for LatentAttention {
@@ -104,10 +117,8 @@ impl Block for LatentAttention {
                 (step.linear(small, q)?, kv)
             }
         };
+        let numbers = self.head_numbers(step)?;
         let g = &mut step.graph;
-        let numbers = g.constant(&self.heads)?;
-        let numbers = g.broadcast_to(numbers, &[tokens, c.heads.into()])?;
-        let numbers = g.copy(numbers)?;
         let q = g.reshape(q, &[tokens, c.heads.into(), (plain + rotated).into()])?;
         let of_plain = g.slice(q, 2, 0, plain)?;
         let of_plain = g.copy(of_plain)?;

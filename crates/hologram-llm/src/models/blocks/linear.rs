@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use hologram_backends::{Backend, DType};
+use hologram_backends::{Backend, DType, Policy};
 use hologram_core::ops::Reduction;
 use hologram_core::{Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
@@ -131,6 +131,9 @@ pub(crate) struct ExpertWeight<'a> {
     pub own_inputs: bool,
 }
 
+/// A policy's choice of activations for weights with rows of some elements, in a step of some tokens.
+type Choice = fn(&Policy, DType, usize, usize, &[DType]) -> Option<DType>;
+
 impl Linears<'_> {
     /// Linear layers on a device, in the precision of steps of `precision` tokens; `None`: of their own number of
     /// tokens.
@@ -146,6 +149,11 @@ impl Linears<'_> {
     /// The activation format for products with `weight` in a step of up to `tokens` tokens, and the minimum of its
     /// scales.
     pub fn activations(&self, weight: &Tensor, tokens: usize) -> (DType, f32) {
+        self.choose(weight, tokens, Policy::activations)
+    }
+
+    /// The activation format by the policy's choice.
+    fn choose(&self, weight: &Tensor, tokens: usize, choice: Choice) -> (DType, f32) {
         let row_len = weight.shape().last().copied().unwrap_or(0);
         let mut floor = 0.0;
         let choices = match weight.dtype() {
@@ -171,7 +179,7 @@ impl Linears<'_> {
             _ => vec![DType::F32],
         };
         let tokens = self.precision.unwrap_or(tokens);
-        let chosen = self.backend.policy().activations(weight.dtype(), row_len, tokens, &choices);
+        let chosen = choice(self.backend.policy(), weight.dtype(), row_len, tokens, &choices);
         (chosen.filter(|f| choices.contains(f)).unwrap_or(choices[0]), floor)
     }
 
@@ -217,7 +225,8 @@ impl Linears<'_> {
     /// The product of `x`, which has up to `tokens` rows, with a weight.
     fn product(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
         let w = g.constant(weight)?;
-        let x = self.converted(g, x, weight, tokens)?;
+        let format = self.activations(weight, tokens);
+        let x = self.converted(g, x, format)?;
         Ok(g.linear(x, w)?)
     }
 
@@ -228,15 +237,15 @@ impl Linears<'_> {
         }
         let ExpertWeight { weight, bias, ids: (ids, count), .. } = *of;
         let w = g.constant(weight)?;
-        let x = self.converted(g, x, weight, tokens)?;
+        let format = self.choose(weight, tokens, Policy::activations_of_experts);
+        let x = self.converted(g, x, format)?;
         let Some(bias) = bias else { return Ok(g.expert_linear(x, w, ids, count)?) };
         let bias = g.constant(bias)?;
         Ok(g.expert_linear_biased(x, w, ids, bias, count)?)
     }
 
-    /// `x` in the format for products with a weight.
-    fn converted(&mut self, g: &mut Graph, x: NodeId, weight: &Tensor, tokens: usize) -> Result<NodeId> {
-        let (format, floor) = self.activations(weight, tokens);
+    /// `x` in a format of activations, with the minimum of its scales.
+    fn converted(&mut self, g: &mut Graph, x: NodeId, (format, floor): (DType, f32)) -> Result<NodeId> {
         Ok(match self.converted.get(&(x, format)) {
             Some(converted) => *converted,
             None => {

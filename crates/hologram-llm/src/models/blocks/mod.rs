@@ -192,6 +192,8 @@ pub(crate) struct Step<'a> {
     pub runs: Option<Runs>,
     /// The factor of queries by position, once a layer has used it.
     pub growth: Option<NodeId>,
+    /// The numbers of the heads for each token, once a layer with latent vectors has used them.
+    pub head_numbers: Option<NodeId>,
     /// The keys and values of the layers so far, with those of the step, for layers that share them.
     pub appended: HashMap<usize, [NodeId; 2]>,
     /// The further embeddings of each token in all layers, `[tokens, layers · elements]`, if the model has them.
