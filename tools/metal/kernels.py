@@ -801,7 +801,7 @@ def attention_prefill():
             sequences[27] = 2
             start = 27 * heads * d
             want[start:start + heads * d] = kept[start:start + heads * d]
-        yield Case("attention_prefill.metal", f"attention_prefill_{ty}_{d}", (kv, -(-tokens // per) + 1), (256,),
+        yield Case("attention_prefill.metal", f"attention_prefill_{ty}_{d}", (kv, -(-tokens // per) + 1), (512,),
                    [q, *caches, *scales, positions, sequences, table, kept, fault, uints(0), FIXED, tokens, 1, heads, kv, shift, blocks, 2, columns,
                     math.log2(math.e) / math.sqrt(d), window or FIXED, firsts, sinks, (1 if firsts else 0) | (2 if varied else 0), cap * math.log2(math.e)], {8: want, 9: [1, 0, 2, 2, 0, 0, 0, 0] if 2 in sequences else [0] * 8}, bound=2e-5)
 
@@ -829,7 +829,7 @@ def sample():
 def matmul_simdgroup():
     """One matrix, and what is added to it; three; a gate, in bf16 too."""
     plain = ["f32", "f16", "bf16", "q8", "q4", "t2"]
-    pairs = [(a, w) for a in ("f32", "bf16", "i8") for w in plain if a != "bf16" or w not in ("f32", "f16")] + [("f32", w) for w in PACKED]
+    pairs = [(a, w) for a in ("f32", "bf16", "i8") for w in plain if a != "bf16" or w not in ("f32", "f16")] + [(a, w) for w in PACKED for a in ("f32", "bf16")]
     forms = [("one", [12]), ("three", [9, 4, 70]), ("gate", [36, 36]), ("add", [13]), ("narrow", [33, 33])]
     for i, (a, w) in enumerate(pairs):
         large = (a, w) in [("f32", "f16"), ("i8", "t2"), ("bf16", "q4"), ("f32", "q4_k")]
