@@ -26,6 +26,11 @@ pub fn text(name: &str) -> Option<String> {
     Some(out)
 }
 
+/// The text of one kernel: the others are not compiled, as `WANTED` in `arguments.h` says.
+pub fn text_of_kernel(name: &str, entry: &str) -> Option<String> {
+    Some(format!("#define ONLY\n#define WANT_{entry} ~,\n{}", text(name)?))
+}
+
 fn include(text: &str, seen: &mut Vec<&'static str>, out: &mut String) {
     for line in text.lines() {
         let header = line.trim().strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));

@@ -69,13 +69,13 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     plant("s = 1.0f / workgroup_sum", "s = 1.001f / workgroup_sum");
     let [first, again] = softmax();
     assert!(first >= 2 && again == 1, "{first} {again}");
-    one_note(&["the kernels softmax fail their self-test", "beyond their bounds", "programs run in their place"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds", "programs run in its place"]);
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test", "beyond their bounds"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds"]);
     // On a compiler without the fault the kept verdict is still that of this system: whoever empties the cache has it tested anew.
     plant("", "");
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test"]);
     fresh();
     let [first, again] = softmax();
     assert!(first >= 3 && again == 1, "{first} {again}");
@@ -85,7 +85,7 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     fresh();
     plant("s = 1.0f / workgroup_sum", "s = 1.0f \" workgroup_sum");
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test", "error"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "error"]);
     plant("", "");
     fresh();
     let start = Instant::now();
