@@ -60,4 +60,12 @@ mod tests {
             assert_eq!(text.matches("One kernel text, two GPU languages").count(), 1, "{name}");
         }
     }
+
+    #[test]
+    fn a_kernel_is_named_before_its_text() {
+        let text = text_of_kernel("softmax", "softmax_2").unwrap();
+        assert!(text.starts_with("#define ONLY\n#define WANT_softmax_2 ~,\n"), "{}", &text[..80]);
+        assert!(text.ends_with(&super::text("softmax").unwrap()));
+        assert_eq!(text_of_kernel("none", "softmax_2"), None);
+    }
 }
