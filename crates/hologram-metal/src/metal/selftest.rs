@@ -33,7 +33,11 @@ fn cases() -> &'static [Case] {
 fn cases_of(text: &str, entry: &str) -> Vec<&'static Case> {
     let launches = |case: &&Case| case.parts().any(|part| part.text == text && part.entry == entry);
     let own: Vec<&Case> = cases().iter().filter(launches).collect();
-    if own.is_empty() { cases().iter().find(|case| case.texts.iter().any(|t| t == text)).into_iter().collect() } else { own }
+    if own.is_empty() {
+        cases().iter().find(|case| case.texts.iter().any(|t| t == text)).into_iter().collect()
+    } else {
+        own
+    }
 }
 
 /// The cache key of a verdict: everything that the machine code depends on, and the cases.
