@@ -49,11 +49,23 @@ kernel void rows(device const float *x [[buffer(0)]], device float *y [[buffer(1
 # The same sums by four, in an array behind one of nine floats: it needs the alignment of its accesses.
 FOURS = ROWS.replace("    threadgroup float part[4];\n", "    threadgroup float odd[9];\n    alignas(16) threadgroup float part[4];\n    if (tid == 0) odd[8] = 0;\n") \
     .replace("lane < 4 ? part[lane] : 0.0f", "lane == 0 ? dot(*(threadgroup const float4 *)part, float4(1.0f)) : 0.0f")
-# A bug of a native kernel: file, what is changed in it, the cases that must find it, and what they must say.
+# A bug of a native kernel: file, what is changed in it, the cases that must find it with the kernels that they are of, and what they must
+# say. Bugs of the code that launches them are in host_mutants.py.
 MUTANTS = [
-    ("rms_norm.k", "part + 32, LANE", "part, LANE", kernels.rms_norm, "race: threadgroup memory"),
-    ("attention.h", "                BARRIER_DEVICE();", "                BARRIER();", kernels.attention_append, "race: buffer"),
-    ("attention_prefill.metal", "block = p < len ?", "block = p <= len ?", kernels.attention_prefill, "read out of bounds: buffer(7)"),
+    ("attention_prefill.metal", "            BARRIER();\n            float w[4]", "            float w[4]", kernels.attention_prefill, "float_64", "race: threadgroup memory"),
+    ("attention_prefill.metal", "p > own || p < begin", "p > own || p <= begin", kernels.attention_prefill, "half_64", "argument 8, element"),
+    ("attention_prefill.metal", "block = p < len ?", "block = p <= len ?", kernels.attention_prefill, "", "read out of bounds: buffer(7)"),
+    ("rms_norm.k", "part + 32, LANE", "part, LANE", kernels.rms_norm, "i8", "race: threadgroup memory"),
+    ("matmul_simdgroup.h", "ws + at_w);\n            BARRIER();", "ws + at_w);", kernels.matmul_simdgroup, "f32_f16", "race: threadgroup memory"),
+    ("attention.h", "                BARRIER_DEVICE();", "                BARRIER();", kernels.attention_append, "float_64", "race: buffer"),
+    ("softmax.k", "#define SOFTMAX(name, V) KERNEL(name, 1024", "#define SOFTMAX(name, V) KERNEL(name, 64", kernels.softmax, "softmax_8", "128 threads in a threadgroup of a kernel for at most 64"),
+    ("top_k.k", "count_keys(keys, n, next, tid), part + i % 2 * 32", "count_keys(keys, n, next, tid), part", kernels.top_k, "top_k", "race: threadgroup memory"),
+    ("matvec.k", "g, part + t % 2 * 32, chunks", "g, part, chunks", kernels.matvec, "q8_i8_t4", "race: threadgroup memory"),
+    ("rows.h", "simd_sum(lane < nsimd ?", "simd_sum(lane <= nsimd ?", kernels.softmax, "softmax_2", "threadgroup memory"),
+    ("sample.k", "v = simd_op(v); \\\n    BARRIER(); \\\n", "v = simd_op(v); \\\n", kernels.sample, "sample_choose", "threadgroup memory"),
+    ("matvec_i8.h", "if (i >= a.m1) { i -= a.m1; w = a.w2;", "if (i > a.m1) { i -= a.m1; w = a.w2;", kernels.matvec_i8, "q8_rows", "out of bounds"),
+    # New to the kernels of few tokens for codes and f32.
+    ("matvec_floats.metal", "min(row + r % EACH, m - 1)", "(row + r % EACH)", kernels.matvec_floats, "q8_rows", "out of bounds"),
 ]
 TINY = """#include <metal_stdlib>
 using namespace metal;
@@ -105,7 +117,7 @@ def launch(library, text, seed):
     return done
 
 
-def mutant(file, old, new, cases, want):
+def mutant(file, old, new, cases, only, want):
     """What is wrong with the search for a bug of a kernel."""
     with tempfile.TemporaryDirectory() as folder:
         folders = [shutil.copytree(f, os.path.join(folder, os.path.basename(f))) for f in kernels.FOLDERS]
@@ -115,7 +127,7 @@ def mutant(file, old, new, cases, want):
         assert text.count(old) == 1, (file, old, text.count(old))
         with open(path, "w", encoding="utf-8") as f:
             f.write(text.replace(old, new))
-        cases = list(cases())
+        cases = [case for case in cases() if only in case.kernel]
         found = kernels.run(cases[0].source, cases, folders)
         if not any(want in line for line in found):
             return f"{file}: not found: {old!r} as {new!r}: {found}"

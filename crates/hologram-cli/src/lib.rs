@@ -18,6 +18,7 @@ use std::io::Write;
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     // Messages give commands to type, whatever the file is called.
     let words: Vec<OsString> = std::iter::once("hologram".into()).chain(words.into_iter().skip(1)).collect();
+    hologram_backends::watch(status::waiting);
     let result = match (hints::of_llama_cpp(&words), args::Cli::of_words(&words)) {
         (Some(hint), _) => args::usage(hint),
         (None, Ok(cli)) => commands::run(cli),

@@ -1,5 +1,7 @@
 //! Messages on stderr beside a command's output.
 
+use std::io::IsTerminal;
+
 /// Writes to stderr. A closed or full stderr is ignored.
 macro_rules! status {
     ($($arg:tt)*) => {{
@@ -8,6 +10,14 @@ macro_rules! status {
 }
 
 pub(crate) use status;
+
+/// A line on the terminal that says what a device keeps the user waiting with; `None` erases it.
+pub fn waiting(what: Option<&str>) {
+    if std::io::stderr().is_terminal() {
+        // Without line wrapping, which would leave more than a line.
+        status!("\r\x1b[?7l{}\x1b[K\x1b[?7h", what.unwrap_or_default());
+    }
+}
 
 /// The exit code after Ctrl-C.
 pub const INTERRUPTED: u8 = 130;

@@ -17,10 +17,10 @@ use hologram_metal::selftest::{
 };
 
 /// The maximum number of cases per kernel text, and the number of bytes after which no more are chosen.
-const MAX_CASES: usize = 6;
-const MAX_BYTES: usize = 64 << 10;
+const MAX_CASES: usize = 64;
+const MAX_BYTES: usize = 128 << 10;
 /// The preferred maximum size of a case in bytes: of the cases below it the largest are chosen.
-const BYTES: usize = 6 << 10;
+const BYTES: usize = 3 << 10;
 
 /// The launches of a plan on an Apple GPU, the memory before them, and the ranges that are read afterwards.
 #[derive(Default)]

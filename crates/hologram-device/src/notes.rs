@@ -1,6 +1,6 @@
 //! Notes of devices for the user, besides errors.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -9,6 +9,24 @@ pub fn note(text: String) {
     let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
     if !notes.contains(&text) {
         notes.push(text);
+    }
+}
+
+/// What shows a device's work that keeps the user waiting; `None` when it is done.
+type Watcher = fn(Option<&str>);
+
+static WATCHER: OnceLock<Watcher> = OnceLock::new();
+
+/// Sets what shows work that keeps the user waiting, such as kernels compiled at a first start: it is called with what
+/// is done, and with `None` when it is done. The first call counts.
+pub fn watch(watcher: fn(Option<&str>)) {
+    let _ = WATCHER.set(watcher);
+}
+
+/// Says what the user waits for; nobody listens if [`watch`] was not called.
+pub fn busy(what: Option<&str>) {
+    if let Some(watcher) = WATCHER.get() {
+        watcher(what);
     }
 }
 

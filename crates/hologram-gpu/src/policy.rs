@@ -31,7 +31,8 @@ pub fn policy(target: Target) -> Policy {
     let prefer = |format, weights, tokens| Preference { format, weights, tokens };
     let as_codes = DType::I8Groups { group: 32 };
     // With few tokens codes are multiplied, with more of them where tensor cores do it. Then tensor cores multiply
-    // dequantized weights faster; on Apple GPUs packed weights have kernels for f32 activations only.
+    // dequantized weights faster. Apple GPUs have no instruction for products of codes: with few tokens f32 meets what
+    // becomes of them in registers, with more bf16 halves the memory of a tile.
     let (few, few_packed, few_whole) = match target.is(90) {
         true => (FEW_TOKENS, FEW_TOKENS, CODES_TOKENS),
         false => (FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_PACKED_CODES, 0),
@@ -52,7 +53,7 @@ pub fn policy(target: Target) -> Policy {
             prefer(DType::BF16, f16, FEW_TOKENS_AS_F32 + 1..=usize::MAX),
         ],
         Vendor::Apple => {
-            vec![prefer(as_codes, codes, 0..=FEW_TOKENS), prefer(DType::F32, codes, FEW_TOKENS + 1..=usize::MAX)]
+            vec![prefer(DType::F32, codes, 0..=FEW_TOKENS), prefer(DType::BF16, codes, FEW_TOKENS + 1..=usize::MAX)]
         }
     };
     let attention = Preference { format: DType::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };

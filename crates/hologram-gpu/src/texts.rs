@@ -26,6 +26,11 @@ pub fn text(name: &str) -> Option<String> {
     Some(out)
 }
 
+/// The text of one kernel: the others are not compiled, as `WANTED` in `arguments.h` says.
+pub fn text_of_kernel(name: &str, entry: &str) -> Option<String> {
+    Some(format!("#define ONLY\n#define WANT_{entry} ~,\n{}", text(name)?))
+}
+
 fn include(text: &str, seen: &mut Vec<&'static str>, out: &mut String) {
     for line in text.lines() {
         let header = line.trim().strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
@@ -54,5 +59,13 @@ mod tests {
             assert!(!text.lines().any(|line| line.trim_start().starts_with("#include \"")), "{name}");
             assert_eq!(text.matches("One kernel text, two GPU languages").count(), 1, "{name}");
         }
+    }
+
+    #[test]
+    fn a_kernel_is_named_before_its_text() {
+        let text = text_of_kernel("softmax", "softmax_2").unwrap();
+        assert!(text.starts_with("#define ONLY\n#define WANT_softmax_2 ~,\n"), "{}", &text[..80]);
+        assert!(text.ends_with(&super::text("softmax").unwrap()));
+        assert_eq!(text_of_kernel("none", "softmax_2"), None);
     }
 }

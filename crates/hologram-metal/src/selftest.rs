@@ -1,5 +1,5 @@
 //! Self-tests of native kernels, which the user's system compiles: a table of launches with the contents of their
-//! buffers and the expected results (`selftests.jsonl`, one case per line), run on first use of a kernel text.
+//! buffers and the expected results (`selftests.jsonl`, one case per line), run on first use of a kernel.
 //!
 //! The table is generated from the operations' references by
 //! `UPDATE_SELFTESTS=1 cargo test -p hologram-core --test metal_selftests`, which also fails if the table is out of
@@ -169,6 +169,13 @@ pub fn read(table: &str) -> Result<Vec<Case>, String> {
 /// When a number cannot be written.
 pub fn line(case: &Case) -> Result<String, String> {
     serde_json::to_string(case).map_err(|e| e.to_string())
+}
+
+impl Case {
+    /// The launches of kernels.
+    pub fn parts(&self) -> impl Iterator<Item = &TestPart> {
+        self.launches.iter().flat_map(|launch| &launch.parts)
+    }
 }
 
 impl TestBuffer {

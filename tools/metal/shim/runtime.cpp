@@ -12,10 +12,10 @@ typedef unsigned char uchar; typedef unsigned short ushort; typedef unsigned int
 
 // A launch. `grid`: threadgroups; `tg`: threads of each; `threads`: the grid's exact size in threads (dispatchThreads), or zeros;
 // `tgmem`: bytes of each [[threadgroup(n)]]; `seed`: shuffles the order in which threads run, unless 0; `strict`: a SIMD-group
-// function that some lanes do not reach is an error; `flush`: f32 arithmetic counts subnormal numbers as 0, as Apple's GPUs do. `loaded`, `stored` and `unique` (bytes that were loaded, each counted once) are
-// for each buffer, in checked mode.
+// function that some lanes do not reach is an error; `flush`: f32 arithmetic counts subnormal numbers as 0, as Apple's GPUs do; `backwards`: the last threadgroup
+// runs first. `loaded`, `stored` and `unique` (bytes that were loaded, each counted once) are for each buffer, in checked mode.
 struct MslLaunch {
-  uint grid[3], tg[3], threads[3], tgmem[8]; ulong seed; uint strict, flush; void *buf[32]; ulong len[32]; char err[512];
+  uint grid[3], tg[3], threads[3], tgmem[8]; ulong seed; uint strict, flush, backwards, none; void *buf[32]; ulong len[32]; char err[512];
   ulong switches, barriers, simd_ops, accesses; uint tg_bytes; ulong loaded[32], stored[32], unique[32];
 };
 
@@ -242,7 +242,8 @@ MSL_API int msl_launch(const msl_rt::Entry *kernel, MslLaunch *L) {
   const Flush flush(L->flush);
   uint most[3];
   for (int d = 0; d < 3; d++) most[d] = L->threads[d] ? L->threads[d] : L->grid[d] * L->tg[d];
-  for (uint gz = 0; gz < L->grid[2] && !m.failed; gz++) for (uint gy = 0; gy < L->grid[1] && !m.failed; gy++) for (uint gx = 0; gx < L->grid[0] && !m.failed; gx++) {
+  for (uint iz = 0; iz < L->grid[2] && !m.failed; iz++) for (uint iy = 0; iy < L->grid[1] && !m.failed; iy++) for (uint ix = 0; ix < L->grid[0] && !m.failed; ix++) {
+    const uint gx = L->backwards ? L->grid[0] - 1 - ix : ix, gy = L->backwards ? L->grid[1] - 1 - iy : iy, gz = L->backwards ? L->grid[2] - 1 - iz : iz;
     m.used = 0; memset(m.slot, 0, sizeof m.slot);
     memset(m.arena, 0xff, m.peak ? m.peak + 64 : TG_LIMIT + 4096); // NaN: reading threadgroup memory before it is written shows
     void *tgm[8];

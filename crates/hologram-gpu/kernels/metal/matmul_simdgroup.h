@@ -1,14 +1,22 @@
 // Products of many tokens on simdgroup matrices: x [n, k] · w [m, k]ᵀ for one to three matrices that share x, and what is added to the product of
-// one, or the gate that two make. Elements become f32 when they are staged, so that only the order of sums differs from the product of what is
-// given: an Apple GPU multiplies 8 × 8 matrices of f32 about as fast as those of f16. A workgroup of 128 threads computes 64 tokens × 64 rows, or of
-// at most 32 tokens `wide` tiles of 32 × 128, each SIMD-group 32 × 32 of them, in stages of 16 elements of k. Of a gate half of the rows are of either
-// matrix, 32 after 32. The last stage may be part of one.
+// one, or the gate that two make. Elements become f32 when they are staged, or bf16 beside activations in bf16, so that only the order of sums differs
+// from the product of what is given. A workgroup of 128 threads computes 64 tokens × 64 rows, or of at most 32 tokens `wide` tiles of 32 × 128, each
+// SIMD-group 32 × 32 of them, in stages of 64 bytes of k: 32 elements of bf16, 16 of f32. Of a gate half of the rows are of either matrix, 32 after 32.
+// The last stage may be part of one.
 #include "stream.h"
 #include "packed.h"
 
-#define DEEP 16
-#define STRIDE 20       // of a staged row: multiples of 4 elements, so that fours are aligned
+#define STAGE_BYTES 80  // of a staged row: 64, and 16 so that rows begin in different banks
 #define OUT_STRIDE 68
+
+// How activations of a type are staged, with the weights beside them; and what a thread holds of a row meanwhile: 16 bytes.
+template <typename X> struct Staged { typedef float T; };
+template <> struct Staged<bfloat> { typedef bfloat T; };
+template <typename T> struct Piece;
+template <> struct Piece<float> { float4 v; };
+template <> struct Piece<bfloat> { bfloat4 v; bfloat4 w; };
+template <typename T> FN constexpr uint deep() { return 64 / sizeof(T); }
+template <typename T> FN constexpr uint stride() { return STAGE_BYTES / sizeof(T); }
 
 // Formats of w beside those of `packed.h`.
 enum Elements : uint { W_F32 = 32, W_F16, W_BF16 };
@@ -71,20 +79,33 @@ template <uint W> FN float4 right(thread const Matrix &a, ulong row, uint i, uin
     load_record<W>(c, record, t, true);
     return chunk_values<W>(c, j);
 }
-// As the product has them: beside activations in bf16 values of codes are rounded to bf16.
-FN float4 beside(device const float *, float4 v) { return v; }
-FN float4 beside(device const char *, float4 v) { return v; }
-FN float4 beside(device const bfloat *, float4 v) { return float4(bfloat4(v)); }
-
-FN void keep4(threadgroup float *p, float4 v) { *(threadgroup float4 *)p = v; }
+// A piece of activations from element i of a row on, and of weights.
+template <typename X> FN void take_left(thread Piece<float> &p, device const X *x, device const float *scales, ulong row, uint i, uint k, uint group) { p.v = left(x, scales, row, i, k, group); }
+FN void take_left(thread Piece<bfloat> &p, device const bfloat *x, device const float *, ulong row, uint i, uint k, uint)
+{
+    p.v = bfloat4(left(x, 0, row, i, k, 0));
+    p.w = bfloat4(left(x, 0, row, i + 4, k, 0));
+}
+template <uint W> FN void take_right(thread Piece<float> &p, thread const Matrix &a, ulong row, uint i, uint k) { p.v = right<W>(a, row, i, k); }
+template <uint W> FN void take_right(thread Piece<bfloat> &p, thread const Matrix &a, ulong row, uint i, uint k)
+{
+    p.v = bfloat4(right<W>(a, row, i, k));
+    p.w = bfloat4(right<W>(a, row, i + 4, k));
+}
+FN void keep(threadgroup float *p, thread const Piece<float> &v) { *(threadgroup float4 *)p = v.v; }
+FN void keep(threadgroup bfloat *p, thread const Piece<bfloat> &v)
+{
+    *(threadgroup bfloat4 *)p = v.v;
+    *(threadgroup bfloat4 *)(p + 4) = v.w;
+}
 
 // The products of a stage: rows of x and w lie in shared memory as they are, so that those of w are loaded transposed.
-FN void multiply(thread simdgroup_float8x8 (&sum)[4][4], threadgroup const float *xs, threadgroup const float *ws)
+template <typename T> FN void multiply(thread simdgroup_float8x8 (&sum)[4][4], threadgroup const T *xs, threadgroup const T *ws)
 {
-    UNROLL for (uint e = 0; e < DEEP; e += 8) {
-        simdgroup_float8x8 a[4], b[4];
-        UNROLL for (uint i = 0; i < 4; ++i) simdgroup_load(a[i], xs + i * 8 * STRIDE + e, STRIDE);
-        UNROLL for (uint j = 0; j < 4; ++j) simdgroup_load(b[j], ws + j * 8 * STRIDE + e, STRIDE, ulong2(0, 0), true);
+    UNROLL for (uint e = 0; e < deep<T>(); e += 8) {
+        simdgroup_matrix<T, 8, 8> a[4], b[4];
+        UNROLL for (uint i = 0; i < 4; ++i) simdgroup_load(a[i], xs + i * 8 * stride<T>() + e, stride<T>());
+        UNROLL for (uint j = 0; j < 4; ++j) simdgroup_load(b[j], ws + j * 8 * stride<T>() + e, stride<T>(), ulong2(0, 0), true);
         UNROLL for (uint i = 0; i < 4; ++i) UNROLL for (uint j = 0; j < 4; ++j) simdgroup_multiply_accumulate(sum[i][j], a[i], b[j], sum[i][j]);
     }
 }
@@ -122,6 +143,8 @@ FN void put_gate(thread const Task &a, threadgroup const float *space, uint toke
 // Tile group.y of the rows of all matrices, for the tokens of group.x. Shared memory: stages of x and w, then half of the results.
 template <typename X, uint W> FN void matmul(thread const Task &a, device const X *x, threadgroup float *space, uint2 group, uint tid, uint simd)
 {
+    typedef typename Staged<X>::T T;
+    constexpr uint DEEP = deep<T>(), STRIDE = stride<T>();
     const uint tokens = a.wide ? 32 : 64, rows = a.wide ? 128 : 64, token = group.x * tokens, k = a.k;
     if (token >= a.n) return;
     const bool gated = a.mode >= SWIGLU;
@@ -140,38 +163,37 @@ template <typename X, uint W> FN void matmul(thread const Task &a, device const 
     if (gated) two = a.second;
     // From 32 staged rows to the next, and from 64 to the next.
     const uint step = gated ? 0 : 32, leap = gated ? 32 : 64, row = tile * (gated ? rows / 2 : rows);
-    threadgroup float *xs = space, *ws = space + tokens * STRIDE;
-    // A thread stages elements 4 · (tid % 4) and on of tokens and rows tid / 4, tid / 4 + 32, …
-    const uint part = tid % 4 * 4, line = tid / 4, r = row + line;
+    threadgroup T *xs = (threadgroup T *)space, *ws = xs + tokens * STRIDE;
+    // A thread stages piece tid % 4 of tokens and rows tid / 4, tid / 4 + 32, …
+    const uint part = tid % 4 * (DEEP / 4), line = tid / 4, r = row + line;
     const bool x0 = token + line < a.n, x1 = !a.wide && token + line + 32 < a.n;
     const bool w0 = r < m, w1 = r + step < m, w2 = a.wide && r + leap < m, w3 = a.wide && r + leap + step < m;
     const ulong xr = ulong(token + line) * k, x_on = ulong(32) * k, wr = ulong(r) * k, w_on = ulong(step) * k, w_far = ulong(leap) * k;
     simdgroup_float8x8 sum[4][4];
     UNROLL for (uint i = 0; i < 4; ++i) UNROLL for (uint j = 0; j < 4; ++j) sum[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    const float4 none = float4(0.0f);
-    float4 a0 = none, a1 = none, b0 = none, b1 = none, b2 = none, b3 = none;
+    Piece<T> a0 = {}, a1 = {}, b0 = {}, b1 = {}, b2 = {}, b3 = {};
     const uint at_x = a.wide ? 0 : simd / 2 * 32 * STRIDE, at_w = (a.wide ? simd : simd % 2) * 32 * STRIDE;
     // Each stage is read while the one before it is multiplied.
     ROLLED for (uint i = 0; i < k + DEEP; i += DEEP) {
         if (i != 0) {
-            threadgroup float *to_x = xs + line * STRIDE + part, *to_w = ws + line * STRIDE + part;
-            keep4(to_x, a0);
-            keep4(to_w, b0);
-            keep4(to_w + 32 * STRIDE, b1);
+            threadgroup T *to_x = xs + line * STRIDE + part, *to_w = ws + line * STRIDE + part;
+            keep(to_x, a0);
+            keep(to_w, b0);
+            keep(to_w + 32 * STRIDE, b1);
             if (a.wide) {
-                keep4(to_w + 64 * STRIDE, b2);
-                keep4(to_w + 96 * STRIDE, b3);
-            } else keep4(to_x + 32 * STRIDE, a1);
+                keep(to_w + 64 * STRIDE, b2);
+                keep(to_w + 96 * STRIDE, b3);
+            } else keep(to_x + 32 * STRIDE, a1);
             BARRIER();
         }
         if (i < k) {
             const uint e = i + part;
-            if (x0) a0 = left(x, a.x_scales, xr, e, k, a.group);
-            if (x1) a1 = left(x, a.x_scales, xr + x_on, e, k, a.group);
-            if (w0) b0 = beside(x, right<W>(one, wr, e, k));
-            if (w1) b1 = beside(x, right<W>(two, wr + w_on, e, k));
-            if (w2) b2 = beside(x, right<W>(one, wr + w_far, e, k));
-            if (w3) b3 = beside(x, right<W>(two, wr + w_far + w_on, e, k));
+            if (x0) take_left(a0, x, a.x_scales, xr, e, k, a.group);
+            if (x1) take_left(a1, x, a.x_scales, xr + x_on, e, k, a.group);
+            if (w0) take_right<W>(b0, one, wr, e, k);
+            if (w1) take_right<W>(b1, two, wr + w_on, e, k);
+            if (w2) take_right<W>(b2, one, wr + w_far, e, k);
+            if (w3) take_right<W>(b3, two, wr + w_far + w_on, e, k);
         }
         if (i != 0) {
             multiply(sum, xs + at_x, ws + at_w);
@@ -195,7 +217,7 @@ KERNEL(name, 128, IN(0, X, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, u
        IN(8, uchar, h0), IN(9, uchar, h1), IN(10, uchar, h2), IN(11, float, add), OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), COUNT(15, tokens), \
        VAL(19, uint, m0), VAL(20, uint, m1), VAL(21, uint, m2), VAL(22, uint, k), VAL(23, uint, group), VAL(24, uint, mode), VAL(25, uint, narrow), VAL(26, uint, wide)) \
 { \
-    SHARED(float, space, [(32 + 128) * STRIDE]); \
+    SHARED(float, space, [(32 + 128) * STAGE_BYTES / 4]); \
     const Matrix first = {w0, s0, h0}, second = {w1, s1, h1}, third = {w2, s2, h2}; \
     const Task a = {x_scales, first, second, third, mode == ADD ? add : 0, y0, y1, y2, COUNTED(tokens), m0, m1, m2, k, group, mode, narrow != 0, wide != 0}; \
     matmul<X, W>(a, x, space, GROUP.xy, TID, SIMD); \

@@ -32,7 +32,16 @@
 #else
 #define POSITIONS uint3 GROUP [[threadgroup_position_in_grid]], uint3 LOCAL [[thread_position_in_threadgroup]], uint3 LOCAL_SIZE [[threads_per_threadgroup]], \
   uint TID [[thread_index_in_threadgroup]], uint LANE [[thread_index_in_simdgroup]], uint SIMD [[simdgroup_index_in_threadgroup]], uint NSIMD [[simdgroups_per_threadgroup]]
-#define KERNEL(name, threads, ...) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, POSITIONS)
+// A text is compiled for the kernels that are used: with ONLY, the others, whose WANT_name is not defined (as `~,`), are templates without an
+// instance, which cost little more than their parsing.
+#ifdef ONLY
+#define WANTED_SECOND(a, b, ...) b
+#define WANTED_OF(...) WANTED_SECOND(__VA_ARGS__)
+#define WANTED(name) WANTED_OF(WANT_##name, template <uint>, )
+#else
+#define WANTED(name)
+#endif
+#define KERNEL(name, threads, ...) WANTED(name) [[kernel, max_total_threads_per_threadgroup(threads)]] void name(__VA_ARGS__, POSITIONS)
 #define KERNEL_ALONE(name, threads, ...) KERNEL(name, threads, __VA_ARGS__)
 #define KERNEL_IN_PAIRS(name, threads, ...) KERNEL(name, threads, __VA_ARGS__)
 #define KERNEL_SHARED(name, threads, groups, ...) KERNEL(name, threads, __VA_ARGS__, threadgroup uchar *shared_bytes [[threadgroup(0)]])

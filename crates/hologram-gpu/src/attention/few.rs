@@ -85,6 +85,11 @@ pub(super) fn kernel(
         _ => 4,
     };
     let slices = (heads / kv_heads).div_ceil(at_a_time);
+    // Each workgroup that reads a new row stores it first. On Apple GPUs, which have no memory order between the
+    // workgroups of a launch, only one may: that of one token, and of all query heads of a key/value head.
+    if apple && matches!(more, More::Fresh(_)) && (tokens.max() > 1 || slices > 1) {
+        return None;
+    }
     let groups = tokens.max().checked_mul(kv_heads * slices)?;
     let multiprocessors = target.multiprocessors as usize;
     // SIMD-groups per workgroup, and workgroups per multiprocessor: larger workgroups leave fewer splits to combine.

@@ -43,7 +43,7 @@ pub(in super::super) fn find_group(group: &GroupSpec, target: Target) -> Option<
     }
 }
 
-/// A single launch: each workgroup that reads new rows first stores them.
+/// A single launch: each workgroup that reads new rows first stores them; `None` where an Apple GPU would need several.
 fn attend(
     group: &GroupSpec,
     update: &CacheUpdate,

@@ -1,6 +1,6 @@
 //! Attention of many tokens on the matrix units of Apple GPUs: `kernels/metal/attention_prefill.metal`.
 
-use super::super::kernels::metal::attention_prefill::{AttentionPrefill, FIRSTS, SINKS};
+use super::super::kernels::metal::attention_prefill::{AttentionPrefill, FIRSTS, SINKS, THREADS};
 use super::super::launch::{Places, launch, single};
 use super::super::{Memory, NativeKernel};
 use super::{Cache, Numbers, Operands, Sizes};
@@ -55,5 +55,5 @@ pub(super) fn kernel(
         cap: sizes.cap,
     };
     let grid = [sizes.kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
-    Some(single(launch(args, format!("attention_prefill_{cache}_{d}"), grid, 256)?))
+    Some(single(launch(args, format!("attention_prefill_{cache}_{d}"), grid, THREADS as usize)?))
 }

@@ -103,6 +103,27 @@ fn independent_tokens_are_as_few() {
     }
 }
 
+/// New rows are stored by the launch that reads them where one workgroup does both: of one token, with all heads that
+/// share keys and values. Elsewhere the launch before attention stores them.
+#[test]
+fn on_apple_gpus_one_workgroup_stores_and_reads_a_row() {
+    let served = |group: &GroupSpec| find_group(group, Target::apple(32)).map(|k| entries(&k).join(" "));
+    let append = "attention_decode_float_64_4 attention_join_4".to_string();
+    assert_eq!(served(&group(1, true)), Some(append));
+    for tokens in 2..=8 {
+        assert_eq!(served(&group(tokens, true)), None, "{tokens} tokens");
+    }
+    // 18 query heads of each key/value head are several workgroups.
+    let wide = group(1, true).changed(|group| {
+        group.inputs[0].shape[1] = Extent::Fixed(36);
+        for node in [0, 4] {
+            group.nodes[node].output.shape[1] = Extent::Fixed(36);
+        }
+    });
+    assert_eq!(wide.and_then(|group| served(&group)), None);
+    assert_eq!(served(&group(8, false)).as_deref(), Some("rope_append_f32"));
+}
+
 /// A workgroup of Apple's kernel for many tokens has 64 rows of whole tokens, of one key/value head's query heads each.
 #[test]
 fn prompts_have_workgroups_for_every_token() {

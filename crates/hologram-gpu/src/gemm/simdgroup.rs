@@ -48,7 +48,7 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
 fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
     let (name, planes) = match product.packed.get(i)? {
         Some((packed, _)) if DType::Block(*packed).has_float_codes() => return None,
-        Some((packed, at)) if x == "f32" => (packed_name(*packed), Planes::at(*packed, *at)),
+        Some((packed, at)) if x != "i8" => (packed_name(*packed), Planes::at(*packed, *at)),
         Some(_) => return None,
         None => {
             let name = match product.w {

@@ -112,10 +112,12 @@ fn groups_on_apple_gpus() {
     });
     let few = few.expect("a group");
     assert_eq!(parts(&few), vec![("matmul_f32_q4_k".to_string(), [1, 24, 1])]);
-    // For bf16 activations packed matrices are dequantized first.
-    let unpacked = parts(&group(DType::BF16, &[q4], vec![]));
-    assert_eq!(unpacked, []);
+    // Beside activations in bf16, which prompts have, they are staged as bf16.
+    assert_eq!(parts(&group(DType::BF16, &[q4, q4], vec![gate(f32)])), one("matmul_bf16_q4_k", 32));
     let found = find(&spec(DType::BF16, q4, 70, 67, 256), apple).unwrap();
+    assert_eq!((found.parts.len(), found.scratch), (1, 0));
+    // Floats of a byte are dequantized first.
+    let found = find(&spec(DType::BF16, planes(BlockType::F8_E4M3), 70, 67, 256), apple).unwrap();
     assert_eq!(found.parts.len(), 2);
 }
 

@@ -1,11 +1,12 @@
 //! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
-//! `matvec_packed.k`): alone or up to three that read the same activations; fused with the gate or the residual
+//! `matvec_packed.k`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or up to three that read the same activations; fused with the gate or the residual
 //! addition after them, and with the norm and the conversion of the activations before them.
 
 use hologram_device::{
     AfterProducts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
+mod floats;
 mod int8;
 mod packed;
 mod plan;
@@ -175,6 +176,9 @@ impl Products<'_> {
             return self.apart(most_tokens, target);
         }
         let format = self.weights.first()?.0.format;
+        if let Some(kernel) = self.floats(most, (slot, step), target).filter(|_| (1..=most_tokens).contains(&most)) {
+            return Some(kernel);
+        }
         if let Some(packed) = format.packed().filter(|_| !format.has_float_codes()) {
             let few = (1..=most_tokens).contains(&most);
             return if few { self.packed(packed, most, (slot, step), target) } else { None };

@@ -11,7 +11,7 @@ use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
 /// Elements of a row that a workgroup keeps at once, as a norm requires.
 const HELD: usize = 4_096;
 /// Types without a kernel for a gate.
-const UNGATED: [BlockType; 8] = [
+pub(super) const UNGATED: [BlockType; 8] = [
     BlockType::Q4_1,
     BlockType::Q5_1,
     BlockType::IQ4_NL,

@@ -378,3 +378,34 @@ fn products_fit_an_apple_gpu() {
         assert!(launch.shared <= 32 << 10 && launch.shared as usize > rows[0] / 64, "{} of {weights:?}", launch.shared);
     }
 }
+
+/// Codes meet `f32` on Apple GPUs, up to the number of tokens from which matrix units multiply bf16: with the norm, a
+/// gate or an addition in the launch, as many workgroups as the cores hold.
+#[test]
+fn codes_meet_floats_on_apple_gpus() {
+    let apple = Target::apple(10);
+    let planes = DType::Planes;
+    let entry = |s: &Shape| find_group(&group(s), apple).map(|k| (launch(&k).entry.clone(), launch(&k).grid));
+    for (weights, norm, k, rows, after, want, groups) in [
+        (planes(BlockType::Q4_K), true, 4096, vec![4096, 1024, 1024], "", "q4_k_rows", 60),
+        (planes(BlockType::Q4_K), true, 4096, vec![14336, 14336], "swiglu", "q4_k_gate", 60),
+        (planes(BlockType::Q6_K), false, 14336, vec![4096], "add", "q6_k_rows", 60),
+        (DType::Q8Planes, true, 896, vec![128, 64, 64], "", "q8_rows", 16),
+        (DType::Q4Planes, true, 96, vec![9, 9], "relu2_mul", "q4_gate", 2),
+    ] {
+        let s = shape(weights, None, norm, k, &rows, after);
+        assert_eq!(entry(&s), Some((want.to_string(), [groups, 1, 1])), "{weights:?} {after}");
+        // As the device prefers it.
+        let prefers = |tokens: usize| {
+            let found = crate::policy(apple).activations;
+            let of = |p: &&hologram_device::Preference| p.tokens.contains(&tokens) && (p.weights)(weights, k);
+            found.iter().find(of).map(|p| p.format)
+        };
+        assert_eq!([1, 8, 9].map(prefers), [DType::F32, DType::F32, DType::BF16].map(Some));
+    }
+    // A gate of a rare type is a launch of its own; ternary weights are multiplied by codes.
+    assert_eq!(entry(&shape(planes(BlockType::Q2_K), None, true, 512, &[64, 64], "swiglu")), None);
+    assert_eq!(entry(&shape(DType::T2Planes, None, false, 512, &[64], "add")), None);
+    // On NVIDIA GPUs codes meet codes.
+    assert!(find_group(&group(&shape(planes(BlockType::Q4_K), None, true, 512, &[64], "")), H200).is_none());
+}

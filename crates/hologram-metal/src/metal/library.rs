@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
@@ -16,7 +17,7 @@ use super::archive::Archive;
 use super::device::Device;
 
 use hologram_device::cache::DiskCache;
-use hologram_device::{BackendError, Result};
+use hologram_device::{BackendError, Result, busy};
 use hologram_gpu::texts;
 use hologram_isa::SUBGROUP_SIZE;
 
@@ -30,14 +31,17 @@ pub(super) fn compiled_for(device: &Device) -> String {
     format!("metal, {}, {}, language {major}.{minor}, safe math, precise functions", device.name, device.stamp)
 }
 
-/// The compiler of a device. Each native kernel is compiled once and kept; machine code is cached on disk.
+/// The compiler's time after which the user is told what the wait is for.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The compiler of a device. Each native kernel is compiled once, apart from the others of its text, and kept; machine
+/// code is cached on disk.
 pub(super) struct Modules {
     cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
 
 /// A text's functions, and the cache key of its machine code.
-#[derive(Clone)]
 struct Library {
     raw: Retained<ProtocolObject<dyn MTLLibrary>>,
     key: Arc<str>,
@@ -45,8 +49,9 @@ struct Library {
 
 #[derive(Default)]
 struct Loaded {
-    libraries: HashMap<&'static str, Library>,
     kernels: HashMap<(&'static str, String), Kernel>,
+    /// What the compiler has taken for them.
+    spent: Duration,
 }
 
 impl Modules {
@@ -72,16 +77,19 @@ impl Modules {
         if let Some(kernel) = loaded.kernels.get(&key) {
             return Ok(kernel.clone());
         }
-        let library = match loaded.libraries.get(image) {
-            Some(library) => library.clone(),
-            None => {
-                let text = texts::text(image).ok_or_else(|| refused(device, entry, "this build lacks its text"))?;
-                let library = library(device, image, &text)?;
-                loaded.libraries.insert(image, library.clone());
-                library
-            }
-        };
-        let kernel = Kernel::new(device, &self.cache, &library, entry, entry)?;
+        let text =
+            texts::text_of_kernel(image, entry).ok_or_else(|| refused(device, entry, "this build lacks its text"))?;
+        let (start, shown) = (Instant::now(), loaded.spent > PATIENCE);
+        if shown {
+            busy(Some(&format!("compiling kernels for {}: {}", device.name, loaded.kernels.len() + 1)));
+        }
+        let kernel =
+            library(device, image, &text).and_then(|library| Kernel::new(device, &self.cache, &library, entry, entry));
+        loaded.spent += start.elapsed();
+        if shown {
+            busy(None);
+        }
+        let kernel = kernel?;
         loaded.kernels.insert(key, kernel.clone());
         Ok(kernel)
     }

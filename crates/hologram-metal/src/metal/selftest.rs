@@ -1,4 +1,4 @@
-//! Runs the cases of a kernel text on the device, and stores the verdict on disk for this system and family of GPUs.
+//! Runs the cases of a kernel on the device, and stores the verdict on disk for this system and family of GPUs.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -12,15 +12,15 @@ use hologram_isa::Type;
 use super::backend::{MetalBackend, NativePipeline};
 use super::device::Device;
 use super::library::compiled_for;
-use crate::selftest::{CASES, Case, TestBinding, read};
+use crate::selftest::{CASES, Case, TestBinding, line, read};
 
-/// The stored verdict of a correct text; for others the failure is stored.
+/// The stored verdict of a correct kernel; for others the failure is stored.
 const RIGHT: &[u8] = b"right";
 
 /// The verdicts known to this process.
 pub(super) struct Verdicts {
     cache: DiskCache,
-    right: Mutex<HashMap<&'static str, bool>>,
+    right: Mutex<HashMap<(&'static str, String), bool>>,
 }
 
 /// The table, read once.
@@ -29,12 +29,22 @@ fn cases() -> &'static [Case] {
     &READ
 }
 
+/// The cases that judge a kernel: those that launch it; of one that none launches the first of its text.
+fn cases_of(text: &str, entry: &str) -> Vec<&'static Case> {
+    let launches = |case: &&Case| case.parts().any(|part| part.text == text && part.entry == entry);
+    let own: Vec<&Case> = cases().iter().filter(launches).collect();
+    if own.is_empty() {
+        cases().iter().find(|case| case.texts.iter().any(|t| t == text)).into_iter().collect()
+    } else {
+        own
+    }
+}
+
 /// The cache key of a verdict: everything that the machine code depends on, and the cases.
-fn key(device: &Device, text: &str) -> Option<String> {
-    let source = texts::text(text)?;
-    let quoted = format!("\"{text}\"");
-    let of_text: String = CASES.lines().filter(|line| line.contains(&quoted)).collect();
-    Some(format!("verdict, {}\n{source}\n{of_text}", compiled_for(device)))
+fn key(device: &Device, text: &str, entry: &str) -> Option<String> {
+    let source = texts::text_of_kernel(text, entry)?;
+    let lines: Option<Vec<String>> = cases_of(text, entry).into_iter().map(|case| line(case).ok()).collect();
+    Some(format!("verdict, {}\n{source}\n{}", compiled_for(device), lines?.concat()))
 }
 
 impl Verdicts {
@@ -44,28 +54,29 @@ impl Verdicts {
 }
 
 impl MetalBackend {
-    /// Returns the kernel if all its texts compute correctly.
+    /// Returns the kernel if all its parts compute correctly.
     pub(super) fn admit(&self, kernel: NativeKernel) -> Option<NativeKernel> {
-        let texts = kernel.parts.iter().filter_map(|part| match part {
-            Part::Kernel(launch) => Some(launch.image()),
+        let parts = kernel.parts.iter().filter_map(|part| match part {
+            Part::Kernel(launch) => Some((launch.image(), &*launch.entry)),
             Part::Blas(_) => None,
         });
-        // Each text is tested, whatever the results of the others.
-        (texts.filter(|text| !self.is_right(text)).count() == 0).then_some(kernel)
+        // Each part is tested, whatever the results of the others.
+        (parts.filter(|(text, entry)| !self.is_right(text, entry)).count() == 0).then_some(kernel)
     }
 
-    fn is_right(&self, text: &'static str) -> bool {
+    fn is_right(&self, text: &'static str, entry: &str) -> bool {
         let verdicts = &self.verdicts;
         // Held during the test, so that no other thread starts the same one.
         let mut right = verdicts.right.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(right) = right.get(text) {
+        let name = (text, entry.to_string());
+        if let Some(right) = right.get(&name) {
             return *right;
         }
-        let key = key(&self.device, text);
+        let key = key(&self.device, text, entry);
         let kept = key.as_ref().and_then(|key| verdicts.cache.get(key));
         let failure = match kept {
             Some(kept) => (kept != RIGHT).then(|| String::from_utf8_lossy(&kept).into_owned()),
-            None => match self.failure_of(text) {
+            None => match self.failure_of(text, entry) {
                 Ok(failure) => {
                     if let Some(key) = &key {
                         verdicts.cache.put(key, failure.as_ref().map_or(RIGHT, |reason| reason.as_bytes()));
@@ -78,20 +89,20 @@ impl MetalBackend {
         };
         if let Some(reason) = &failure {
             note(format!(
-                "{}: the kernels {text} fail their self-test, and programs run in their place: {reason}",
+                "{}: the kernel {entry} ({text}) fails its self-test, and programs run in its place: {reason}",
                 self.device.name
             ));
         }
-        right.insert(text, failure.is_none());
+        right.insert(name, failure.is_none());
         failure.is_none()
     }
 
-    /// The failure of the first case of a text that fails, if any.
+    /// The failure of the first case of a kernel that fails, if any.
     ///
     /// # Errors
     /// When the device fails in a way that says nothing about the kernels.
-    fn failure_of(&self, text: &str) -> Result<Option<String>> {
-        for case in cases().iter().filter(|case| case.texts.iter().any(|t| t == text)) {
+    fn failure_of(&self, text: &str, entry: &str) -> Result<Option<String>> {
+        for case in cases_of(text, entry) {
             let failure = match self.run_case(case) {
                 Ok(failure) => failure,
                 // A kernel does not compile, or fails.

@@ -74,6 +74,12 @@ static char *unescaped(const char *s) {
   return out;
 }
 
+// How much kernels are optimised: METAL_DOUBLE_LEVEL, for texts that nobody runs, or as the kernels of the tests are.
+static const char *level(void) {
+  const char *own = getenv("METAL_DOUBLE_LEVEL");
+  return own ? own : LEVEL;
+}
+
 static int request(const char *source, const char *out, char **message) {
   struct asker me = {NULL, 0, NULL};
   pthread_mutex_lock(&lock);
@@ -89,7 +95,7 @@ static int request(const char *source, const char *out, char **message) {
   else s->first = &me;
   s->last = &me;
   s->waiting++;
-  fprintf(s->to, "{\"source\": \"%s\", \"out\": \"%s\", \"level\": %s}\n", source, out, LEVEL);
+  fprintf(s->to, "{\"source\": \"%s\", \"out\": \"%s\", \"level\": %s}\n", source, out, level());
   fflush(s->to);
   while (!me.done) pthread_cond_wait(&answered, &lock);
   pthread_mutex_unlock(&lock);
@@ -113,7 +119,7 @@ char *compile(const char *text, char **message) {
   snprintf(path, sizeof path, "%.400s/kernels", tools);
   mkdir(tools, 0777);
   mkdir(path, 0777);
-  snprintf(path, sizeof path, "%.400s/kernels/%016lx%016lx.so", tools, (unsigned long)hash[0], (unsigned long)hash[1]);
+  snprintf(path, sizeof path, "%.400s/kernels/%016lx%016lx-%.8s.so", tools, (unsigned long)hash[0], (unsigned long)hash[1], level());
   if (access(path, R_OK) == 0) return strdup(path);
   unsigned number = __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED);
   snprintf(source, sizeof source, "%s.%d.%u.metal", path, getpid(), number);

@@ -19,7 +19,7 @@ enum { NOT_ENQUEUED = 0, COMMITTED = 2, COMPLETED = 4, FAILED = 5 };
 typedef struct {
   uint32_t grid[3], tg[3], threads[3], tgmem[8];
   uint64_t seed;
-  uint32_t strict, flush;
+  uint32_t strict, flush, backwards, none;
   void *buf[32];
   uint64_t len[32];
   char err[512];
@@ -472,14 +472,15 @@ static double now_in_seconds(void) {
   return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
-static void run_one(const Work *w) {
+// `backwards`: the last threadgroup runs first.
+static void run_one(const Work *w, BOOL backwards) {
   if (w->size) {
     DoubleBuffer *a = w->buffer[0], *b = w->buffer[1];
     CHECK(!a->freed && !b->freed, "a copy from or to a buffer that was freed");
     memcpy(b->bytes + w->to, a->bytes + w->from, w->size);
     return;
   }
-  Launch launch = {.grid = {w->grid.width, w->grid.height, w->grid.depth}, .tg = {w->block.width, w->block.height, w->block.depth}, .strict = 1, .flush = 1};
+  Launch launch = {.grid = {w->grid.width, w->grid.height, w->grid.depth}, .tg = {w->block.width, w->block.height, w->block.depth}, .strict = 1, .flush = 1, .backwards = backwards};
   for (int i = 0; i < 8; i++) launch.tgmem[i] = w->shared[i];
   for (int i = 0; i < BINDINGS; i++) {
     DoubleBuffer *b = w->buffer[i];
@@ -509,18 +510,19 @@ static size_t saved(const Work *w, size_t n, Saved **out) {
   return count;
 }
 
-// The dispatches up to the next barrier, which nothing orders: they must leave the same bytes from the last to the first and as they come.
+// The dispatches up to the next barrier, which nothing orders: they must leave the same bytes from the last to the first, their threadgroups too,
+// and as they come.
 static void run_together(const Work *w, size_t n) {
   size_t dispatches = 0;
   for (size_t i = 0; i < n; i++) dispatches += w[i].pipeline != nil;
   Saved *before, *after;
   const size_t count = dispatches > 1 ? saved(w, n, &before) : 0;
-  for (size_t i = n; i-- > 0;) if (w[i].pipeline || w[i].size) run_one(&w[i]);
+  for (size_t i = n; i-- > 0;) if (w[i].pipeline || w[i].size) run_one(&w[i], YES);
   if (dispatches < 2) return;
   const size_t same = saved(w, n, &after);
   CHECK(same == count, "the buffers of a command buffer changed while it ran");
   for (size_t i = 0; i < count; i++) memcpy(before[i].buffer->bytes, before[i].copy, before[i].buffer->length);
-  for (size_t i = 0; i < n; i++) if (w[i].pipeline) run_one(&w[i]);
+  for (size_t i = 0; i < n; i++) if (w[i].pipeline) run_one(&w[i], NO);
   for (size_t i = 0; i < count; i++) {
     const char *a = after[i].copy, *b = before[i].buffer->bytes;
     for (size_t at = 0; at < before[i].buffer->length; at++)

@@ -46,7 +46,7 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     fresh();
     // A kernel that is right: tested at the first start, not at the second.
     let [first, again] = softmax();
-    assert!(first >= 3 && again == 1, "{first} {again}");
+    assert!(first >= 2 && again == 1, "{first} {again}");
     assert_eq!(softmax(), [1, 1]);
     assert_eq!(take_notes(), [""; 0]);
     // What is kept belongs to a system, a language version and compiler options.
@@ -55,12 +55,12 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
         let key = "system 15.0.0, family 7, language 3.1, safe math, precise functions";
         assert!(entry.windows(key.len()).any(|part| part == key.as_bytes()), "{}", String::from_utf8_lossy(entry));
     }
-    assert!(kept.len() >= 3, "a program, a kernel and a verdict");
+    assert!(kept.len() >= 2, "a kernel and a verdict");
     // macOS 14 has another switch for safe math.
     // SAFETY: no other thread reads the environment now.
     unsafe { std::env::set_var("METAL_DOUBLE_SYSTEM", "14") };
     let [first, again] = softmax();
-    assert!(first >= 3 && again == 1, "{first} {again}");
+    assert!(first >= 2 && again == 1, "{first} {again}");
     // SAFETY: as above.
     unsafe { std::env::remove_var("METAL_DOUBLE_SYSTEM") };
 
@@ -69,23 +69,23 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     plant("s = 1.0f / workgroup_sum", "s = 1.001f / workgroup_sum");
     let [first, again] = softmax();
     assert!(first >= 2 && again == 1, "{first} {again}");
-    one_note(&["the kernels softmax fail their self-test", "beyond their bounds", "programs run in their place"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds", "programs run in its place"]);
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test", "beyond their bounds"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds"]);
     // On a compiler without the fault the kept verdict is still that of this system: whoever empties the cache has it tested anew.
     plant("", "");
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test"]);
     fresh();
     let [first, again] = softmax();
-    assert!(first >= 3 && again == 1, "{first} {again}");
+    assert!(first >= 2 && again == 1, "{first} {again}");
     assert_eq!(take_notes(), [""; 0]);
 
     // One that is refused by the compiler.
     fresh();
     plant("s = 1.0f / workgroup_sum", "s = 1.0f \" workgroup_sum");
     assert_eq!(softmax(), [1, 1]);
-    one_note(&["the kernels softmax fail their self-test", "error"]);
+    one_note(&["the kernel softmax_2 (softmax) fails its self-test", "error"]);
     plant("", "");
     fresh();
     let start = Instant::now();
