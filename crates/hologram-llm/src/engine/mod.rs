@@ -25,6 +25,8 @@ mod events;
 mod grammar;
 mod limits;
 mod logprobs;
+#[cfg(test)]
+mod maskbench;
 mod options;
 mod queue;
 mod request;
