@@ -132,6 +132,10 @@ fn grammars_schemas_and_biases_hold() {
         content("/completion", json!({"grammar": "root ::= x{3} [0-9]\nx ::= \"ab\" | \"ba\"", "ignore_eos": false}));
     assert_eq!(text.len(), 7, "{text}");
     assert!(text[..6].as_bytes().chunks(2).all(|two| two == b"ab" || two == b"ba"), "{text}");
+    for grammar in ["root ::= (\"a\" | .) [^\\x00-\\x7f_-]{0,2} |", "%llguidance {}\nstart: /[0-9]/"] {
+        let text = content("/completion", json!({"grammar": grammar, "n_predict": 40}));
+        assert!(text.chars().count() <= 3, "{grammar}: {text:?}");
+    }
     assert_eq!(content("/completion", json!({"json_schema": {"const": "42"}})), "\"42\"");
     let banned = content("/completion", json!({"logit_bias": [["e", false], [101, -5.5]], "n_predict": 40}));
     assert!(!banned.contains('e'), "{banned}");

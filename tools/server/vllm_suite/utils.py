@@ -32,7 +32,8 @@ VALUES = {
 # Flags without a value that change nothing here.
 ALWAYS = set(
     "--enforce-eager --enable-prompt-tokens-details --no-enable-prefix-caching --disable-frontend-multiprocessing"
-    " --enable-lora --enable-chunked-prefill --enable-auto-tool-choice --enable-prefix-caching".split()
+    " --enable-lora --enable-chunked-prefill --enable-auto-tool-choice --enable-prefix-caching"
+    " --enable-request-id-headers".split()
 )
 
 
@@ -45,7 +46,7 @@ def free_port():
 class RemoteOpenAIServer:
     DUMMY_API_KEY = "token-abc123"
 
-    def __init__(self, model, vllm_serve_args, *, env_dict=None, seed=0, auto_port=True, max_wait_seconds=None):
+    def __init__(self, model, vllm_serve_args, *, env_dict=None, seed=0, auto_port=True, max_wait_seconds=None, **_):
         given, words = {}, iter(vllm_serve_args)
         for word in words:
             word, _, value = word.partition("=")

@@ -18,7 +18,7 @@ use super::request::{Constraint, SubmitError};
 use super::{limits, lock};
 
 /// How long a constraint may take to compile.
-pub(super) const DEADLINE: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Constraints that compile at once.
 const MAX_COMPILING: usize = 2;
@@ -42,7 +42,7 @@ pub(super) struct Compiler {
 
 /// A constraint and how much of it the text has fulfilled.
 pub(super) struct Grammar {
-    pub(super) matcher: Matcher,
+    matcher: Matcher,
 }
 
 impl Compiler {
@@ -131,7 +131,7 @@ fn factory(model: &Model) -> Result<Arc<ParserFactory>, String> {
 }
 
 /// A vocabulary of these words as a tree; texts end with one of `ends`.
-pub(super) fn factory_of(words: &[Vec<u8>], end: u32, ends: &[u32]) -> Result<Arc<ParserFactory>, String> {
+fn factory_of(words: &[Vec<u8>], end: u32, ends: &[u32]) -> Result<Arc<ParserFactory>, String> {
     let build = || -> Result<ParserFactory, String> {
         let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), words).with_eos_tokens(ends);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -146,7 +146,7 @@ pub(super) fn factory_of(words: &[Vec<u8>], end: u32, ends: &[u32]) -> Result<Ar
 }
 
 impl Grammar {
-    pub fn compile(constraint: &Constraint, factory: &ParserFactory) -> Result<Grammar, String> {
+    fn compile(constraint: &Constraint, factory: &ParserFactory) -> Result<Grammar, String> {
         let grammar = match constraint {
             Constraint::JsonObject => TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}))),
             Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(spaced(schema.clone())),
@@ -170,7 +170,7 @@ impl Grammar {
     }
 
     /// An independent copy.
-    pub fn copy(&self) -> Grammar {
+    fn copy(&self) -> Grammar {
         Grammar { matcher: self.matcher.deep_clone() }
     }
 

@@ -25,8 +25,6 @@ mod events;
 mod grammar;
 mod limits;
 mod logprobs;
-#[cfg(test)]
-mod maskbench;
 mod options;
 mod queue;
 mod request;

@@ -105,9 +105,11 @@ fn gap(
     };
     let (mut before, mut after) = (pieces(before, "input_prefix")?, pieces(after, "input_suffix")?);
     let prompt = text(prompt, "prompt")?;
+    // A long reply must leave room for what it is about.
+    let most = most.clamp(1, (served.context / 2).max(1));
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     // Three marks and BOS.
-    let room = served.context.saturating_sub(most.max(1) + prompt.len() + 4);
+    let room = served.context.saturating_sub(most + prompt.len() + 4);
     after.truncate(room / 4);
     before.drain(..before.len().saturating_sub(room - after.len()));
 
