@@ -104,7 +104,7 @@ fn other_sites_are_kept_out() {
 
 #[test]
 fn pages_of_this_machine_can_be_allowed() {
-    let server = loading(Options { origins: vec!["localhost".into()], ..options() });
+    let server = loading(hologram_server::Options { origins: vec!["localhost".into()], ..options() });
     let allowed = |origin: &str| {
         let answer = server.request("OPTIONS", CHAT, &format!("origin: {origin}\r\n"), b"");
         answer.header("access-control-allow-origin").map(String::from)
