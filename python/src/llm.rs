@@ -358,10 +358,14 @@ fn finish_name(finish: Finish) -> &'static str {
 fn event<'py>(py: Python<'py>, event: Event) -> Result<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     match event {
-        Event::Started { prompt_tokens, cached_tokens } => {
+        Event::Started { prompt_tokens, cached_tokens, .. } => {
             dict.set_item("kind", "started")?;
             dict.set_item("prompt_tokens", prompt_tokens)?;
             dict.set_item("cached_tokens", cached_tokens)?;
+        }
+        Event::Progress { computed } => {
+            dict.set_item("kind", "progress")?;
+            dict.set_item("computed", computed)?;
         }
         Event::Prompt { logprobs: all } => {
             dict.set_item("kind", "prompt")?;

@@ -137,7 +137,6 @@ fn every_mistake_is_answered_in_a_sentence() {
         ),
         (&["embed", "-m", BERT, "--tokens", "-1"], 2, "it must be a whole number from 0 to"),
         (&["serve", "--drain-timeout", "-1"], 2, "it must be a whole number from 0 to 86400"),
-        (&["serve", "--pooling", "none"], 2, "--pooling none gives a vector for each token"),
         // Results in place of what they come from.
         (&["logits", "L.gguf", "--tokens", "5", "--out", "L.gguf"], 1, "L.gguf is also read; write to another name"),
         #[cfg(unix)]

@@ -188,6 +188,10 @@ impl Sampler {
         }
         let best = argmax(logits).map_err(fail)?;
         if self.config.temperature == 0.0 || self.config.top_k == 1 {
+            self.keys.clear();
+            self.keys.push(key(0.0, best));
+            self.weights.clear();
+            self.weights.push(1.0);
             return Ok(best);
         }
         let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
@@ -217,6 +221,12 @@ impl Sampler {
         // Rounding may leave a remainder after the last token; it goes to the last token with a nonzero weight.
         let last = self.keys.iter().zip(&self.weights).rev().find(|(_, w)| **w > 0.0);
         Ok(last.map_or(best, |(&k, _)| id(k)))
+    }
+
+    /// The tokens that the last one was drawn from, with their probabilities.
+    pub(crate) fn distribution(&self) -> Vec<(u32, f64)> {
+        let total: f64 = self.weights.iter().sum();
+        self.keys.iter().zip(&self.weights).map(|(&k, &w)| (id(k), w / total)).collect()
     }
 
     /// Keeps the `top_k` best in `keys`, best first, or all in the order of their ids.

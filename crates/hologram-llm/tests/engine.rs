@@ -62,6 +62,7 @@ struct Answer {
     logprobs: Vec<TokenLogprobs>,
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
     cached: usize,
+    progress: Vec<usize>,
     finish: Option<Finish>,
     stop: Option<String>,
     usage: Usage,
@@ -74,6 +75,7 @@ fn read(mut events: Events) -> Answer {
         assert!(answer.finish.is_none() && answer.failure.is_none(), "an event after the last: {event:?}");
         match event {
             Event::Started { cached_tokens, .. } => answer.cached = cached_tokens,
+            Event::Progress { computed } => answer.progress.push(computed),
             Event::Prompt { logprobs } => answer.prompt_logprobs = logprobs,
             Event::Token { ids, text, logprobs } => {
                 answer.text += &text;

@@ -42,10 +42,12 @@ pub async fn respond(
         let preflight = method == Method::OPTIONS && origin.is_some();
         check_head(&shared, &head)?;
         check_host(&shared, &head.headers, unix)?;
-        let cross = check_origin(&shared, &head.headers)?;
-        if preflight && cross {
-            return Ok(preflighted(head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)));
+        let cross = check_origin(&shared, &head.headers);
+        if preflight && !matches!(cross, Ok(false)) {
+            // Without the header that names its origin, a browser calls no further.
+            return Ok(preflighted(head.headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS), cross.is_ok()));
         }
+        cross?;
         let found = routes::find(&method, &path);
         let tenant = match &found {
             Ok((row, _)) if row.is_open() => None,
@@ -53,6 +55,7 @@ pub async fn respond(
             _ => check_key(&shared, &head.headers)?,
         };
         let (row, route) = found?;
+        row.check(&shared.options.without)?;
         let expects = head.headers.contains_key(header::EXPECT);
         let body = match row.takes_body() {
             true => body::read(incoming, &shared.options.limits, expects).await?,
@@ -170,13 +173,29 @@ fn check_origin(shared: &Shared, headers: &HeaderMap) -> Result<bool> {
 }
 
 fn allows(shared: &Shared, origin: &HeaderValue) -> bool {
-    shared.options.origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())
+    let is = |allowed: &String| match allowed.as_str() {
+        "*" => true,
+        "localhost" => is_of_this_machine(origin),
+        allowed => allowed.as_bytes() == origin.as_bytes(),
+    };
+    shared.options.origins.iter().any(is)
+}
+
+/// Whether a page comes from this machine, whatever its port.
+fn is_of_this_machine(origin: &HeaderValue) -> bool {
+    let Some((_, authority)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else { return false };
+    let name = host_name(authority);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Says what a page of an allowed origin may send: the headers that its client asks for, since each library has some of
 /// its own.
-fn preflighted(wanted: Option<&HeaderValue>) -> Response<Body> {
-    let mut response = body::response(StatusCode::NO_CONTENT, "text/plain", "");
+fn preflighted(wanted: Option<&HeaderValue>, allowed: bool) -> Response<Body> {
+    // 200 with no content: some old clients take no 204.
+    let mut response = body::response(StatusCode::OK, "text/plain", "");
+    if !allowed {
+        return response;
+    }
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
     let is_list =

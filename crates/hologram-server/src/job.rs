@@ -126,6 +126,10 @@ impl Replies {
 pub struct Text {
     /// The text.
     pub text: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// The slot that it took.
+    pub slot: usize,
     /// Probabilities of its tokens, if asked for.
     pub logprobs: Vec<TokenLogprobs>,
     /// Probabilities of the prompt's tokens, if asked for.
@@ -150,10 +154,12 @@ impl Replies {
         while let Some((reply, event)) = self.next().await {
             let text = &mut texts[reply];
             match event {
-                Event::Started { .. } => {}
+                Event::Started { slot, .. } => text.slot = slot,
+                Event::Progress { .. } => {}
                 Event::Prompt { logprobs } => text.prompt = logprobs,
-                Event::Token { text: piece, logprobs, .. } => {
+                Event::Token { text: piece, logprobs, ids } => {
                     text.text += &piece;
+                    text.ids.extend(ids);
                     text.logprobs.extend(logprobs);
                 }
                 Event::Finished { reason, stop, usage, timings } => {

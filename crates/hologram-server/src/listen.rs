@@ -45,7 +45,11 @@ impl Listener {
             Listen::Tcp(host, port) => {
                 let mut listeners = Vec::new();
                 let mut port = *port;
-                for address in tokio::net::lookup_host((host.as_str(), port)).await? {
+                let mut addresses = Vec::new();
+                for host in host.split(',') {
+                    addresses.extend(tokio::net::lookup_host((host.trim(), port)).await?);
+                }
+                for address in addresses {
                     // `localhost` is also an IPv6 address, which a container may lack.
                     match TcpListener::bind((address.ip(), port)).await {
                         Ok(listener) => {
@@ -158,6 +162,8 @@ fn connection(
     let service = service_fn(move |request: Request<Incoming>| crate::guard::respond(shared.clone(), request, unix));
     http1::Builder::new()
         .timer(TokioTimer::new())
+        // Some clients look for names as llama.cpp writes them.
+        .title_case_headers(true)
         .header_read_timeout(limits.head_time)
         .max_headers(limits.headers)
         .max_buf_size(limits.head.max(8192))

@@ -1,4 +1,4 @@
-//! `/metrics`: Prometheus's text format, with vLLM's names, which routers and dashboards know.
+//! `/metrics`: Prometheus's text format, with vLLM's names, which routers and dashboards know, and llama.cpp's.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,11 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hologram_llm::engine::{EngineStats, Event, Timings, Usage};
+use hyper::header::HeaderName;
 use hyper::{Response, StatusCode};
 
 use crate::body::{self, Body};
 use crate::error::Result;
+use crate::llamacpp::metrics::{self as llamacpp, Totals};
 use crate::openai::finish_reason;
+use crate::prompts::Prompt;
 use crate::registry::Summary;
 use crate::routes::Call;
 
@@ -75,6 +78,13 @@ struct Counts {
     finished: BTreeMap<&'static str, u64>,
     prompt_tokens: u64,
     generated_tokens: u64,
+    cached_tokens: u64,
+    /// Generated tokens after the first of each text.
+    later_tokens: u64,
+    /// Tokens of the longest text.
+    longest: usize,
+    /// Texts that were embedded, and their tokens.
+    embedded: (u64, u64),
 }
 
 impl Default for Metrics {
@@ -94,6 +104,10 @@ impl Default for Metrics {
             finished: BTreeMap::from([("stop", 0), ("length", 0)]),
             prompt_tokens: 0,
             generated_tokens: 0,
+            cached_tokens: 0,
+            later_tokens: 0,
+            longest: 0,
+            embedded: (0, 0),
         };
         Metrics(Mutex::new(counts))
     }
@@ -131,6 +145,15 @@ impl Metrics {
             }
             _ => {}
         }
+    }
+
+    /// Counts texts that were embedded.
+    pub fn embedded(&self, texts: &[Prompt]) {
+        let tokens = texts.iter().map(|text| text.tokens.len());
+        let mut counts = self.counts();
+        counts.embedded.0 += texts.len() as u64;
+        counts.embedded.1 += tokens.clone().sum::<usize>() as u64;
+        counts.longest = tokens.fold(counts.longest, usize::max);
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -223,7 +246,30 @@ fn write(rows: &[Row]) -> String {
             histogram.write(&row.name, &mut out);
         }
     }
+    llamacpp::write(&totals(rows), &mut out);
     out
+}
+
+/// The sums of all models.
+fn totals(rows: &[Row]) -> Totals {
+    let mut totals = Totals::default();
+    for Row { stats, counts, .. } in rows {
+        totals.prompt_tokens += counts.prompt_tokens - counts.cached_tokens + counts.embedded.1;
+        totals.cached_tokens += counts.cached_tokens;
+        totals.prompt_seconds += counts.prefill.sum;
+        totals.predicted_tokens += counts.generated_tokens;
+        totals.predicted_steps += counts.later_tokens;
+        totals.predicted_seconds += counts.decode.sum;
+        totals.decodes += stats.steps + counts.embedded.0;
+        totals.step_texts += stats.step_sequences + counts.embedded.0;
+        totals.longest = totals.longest.max(counts.longest as u64);
+        totals.guesses += stats.guesses;
+        totals.guessed += stats.guessed_tokens;
+        totals.accepted += stats.accepted_tokens;
+        totals.processing += stats.running as u64;
+        totals.deferred += stats.waiting as u64;
+    }
+    totals
 }
 
 fn cache_usage(stats: &EngineStats) -> f64 {
@@ -239,6 +285,9 @@ impl Counts {
         *self.finished.entry(reason).or_default() += 1;
         self.prompt_tokens += usage.prompt_tokens as u64;
         self.generated_tokens += usage.generated_tokens as u64;
+        self.cached_tokens += usage.cached_tokens as u64;
+        self.later_tokens += usage.generated_tokens.saturating_sub(1) as u64;
+        self.longest = self.longest.max(usage.prompt_tokens + usage.generated_tokens);
         self.prompt.add(usage.prompt_tokens as f64);
         self.generated.add(usage.generated_tokens as f64);
         self.whole.add(whole);
@@ -271,7 +320,11 @@ fn row(summary: Summary<'_>) -> Row<'_> {
 /// 503 while loading.
 pub fn get(call: &Call) -> Result<Response<Body>> {
     let rows: Vec<Row> = call.shared.all_models()?.list().map(row).collect();
-    Ok(body::response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", write(&rows)))
+    let mut response = body::response(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", write(&rows));
+    // llama.cpp's clients tell a restart by it.
+    let name = HeaderName::from_static("process-start-time-unix");
+    response.headers_mut().insert(name, call.shared.started.into());
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::tls::Tls;
 /// Where the server listens.
 #[derive(Clone, Debug)]
 pub enum Listen {
-    /// A host, by name or address, and a port; port 0 is any free one.
+    /// Hosts, by names or addresses with commas between them, and a port; port 0 is any free one.
     Tcp(String, u16),
     /// A Unix socket. A stale one of a server that was killed is replaced.
     Unix(PathBuf),
@@ -80,8 +80,21 @@ pub struct Options {
     pub unload_after: Option<Duration>,
     /// Where `/slots/{id}` keeps conversations; `None`: nowhere.
     pub slot_folder: Option<PathBuf>,
+    /// What is not offered.
+    pub without: Vec<Part>,
     /// Limits.
     pub limits: Limits,
+}
+
+/// A part that a server can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The page for people.
+    Page,
+    /// `/slots`.
+    Slots,
+    /// `/metrics`.
+    Metrics,
 }
 
 impl Default for Options {
@@ -96,6 +109,7 @@ impl Default for Options {
             max_loaded: usize::MAX,
             unload_after: None,
             slot_folder: None,
+            without: Vec::new(),
             limits: Limits::default(),
         }
     }

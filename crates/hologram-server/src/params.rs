@@ -1,6 +1,7 @@
 //! The parameters that requests of several protocols share, by OpenAI's names and those that vLLM and llama.cpp added.
 
 use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use hologram_llm::engine::{Constraint, MAX_TOP_LOGPROBS, Request};
 use hologram_llm::sampling::SamplerConfig;
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, integer, short, wrong};
+use crate::served::Served;
 
 /// Maximum stop texts of a request.
 const MAX_STOPS: usize = 16;
@@ -45,26 +47,56 @@ pub struct Params {
     pub salt: Option<String>,
     /// Whether replies spell out control tokens.
     pub show_control: bool,
+    /// The parameter that gave the constraint.
+    pub constraint_name: &'static str,
+    /// Whether probabilities are those after sampling.
+    pub sampled_probabilities: bool,
+    /// Whether to hear how much of the prompt is computed.
+    pub progress: bool,
+    /// Whether cached beginnings are reused.
+    pub reuse: bool,
+    /// The slot to take if it is free.
+    pub slot: Option<usize>,
+    /// The time for a text with a line end, from its first token.
+    pub line_timeout: Option<Duration>,
 }
 
 impl Params {
-    /// Reads the shared parameters. `vocab` is the number of tokens.
+    /// Reads the shared parameters.
     ///
     /// # Errors
     /// Names the parameter at fault.
-    pub fn parse(fields: &mut Fields, vocab: usize, max_n: usize) -> Result<Params> {
+    pub fn parse(fields: &mut Fields, served: &Served, max_n: usize) -> Result<Params> {
+        let defaults = SamplerConfig { temperature: 1.0, ..SamplerConfig::GREEDY };
+        Params::parse_with(fields, served, max_n, defaults, 2.0)
+    }
+
+    /// As [`Params::parse`], with other defaults of temperature and filters, and up to this temperature.
+    ///
+    /// # Errors
+    /// Names the parameter at fault.
+    pub fn parse_with(
+        fields: &mut Fields,
+        served: &Served,
+        max_n: usize,
+        defaults: SamplerConfig,
+        max_temperature: f64,
+    ) -> Result<Params> {
         let f32_of = |n: f64| n as f32;
+        let SamplerConfig { temperature, top_p, typical_p, top_k, min_p, .. } = defaults;
+        let temperature = served.defaults.temperature.unwrap_or(temperature);
+        let (vocab, seed) = (served.vocab(), || served.defaults.seed.unwrap_or_else(fresh_seed));
         let sampling = SamplerConfig {
-            temperature: fields.number("temperature", 0.0..=2.0)?.map_or(1.0, f32_of),
+            temperature: fields.number("temperature", 0.0..=max_temperature)?.map_or(temperature, f32_of),
             // Zero keeps the most probable token alone.
-            top_p: fields.number("top_p", 0.0..=1.0)?.map_or(1.0, |p| f32_of(p).max(f32::MIN_POSITIVE)),
-            typical_p: fields.number("typical_p", 0.0..=1.0)?.map_or(1.0, |p| f32_of(p).max(f32::MIN_POSITIVE)),
-            top_k: fields.integer("top_k", -1..=MAX_TOKENS)?.map_or(0, |k| usize::try_from(k).unwrap_or(0)),
-            min_p: fields.number("min_p", 0.0..=1.0)?.map_or(0.0, f32_of),
+            top_p: fields.number("top_p", 0.0..=1.0)?.map_or(top_p, |p| f32_of(p).max(f32::MIN_POSITIVE)),
+            typical_p: fields.number("typical_p", 0.0..=1.0)?.map_or(typical_p, |p| f32_of(p).max(f32::MIN_POSITIVE)),
+            top_k: fields.integer("top_k", -1..=MAX_TOKENS)?.map_or(top_k, |k| usize::try_from(k).unwrap_or(0)),
+            min_p: fields.number("min_p", 0.0..=1.0)?.map_or(min_p, f32_of),
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.map_or(0.0, f32_of),
             frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.map_or(0.0, f32_of),
             repeat_penalty: repeat_penalty(fields)?,
-            seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(fresh_seed, |seed| seed as u64),
+            seed: fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(seed, |seed| seed as u64),
         };
         let n = fields.integer("n", 1..=max_n as i64)?.unwrap_or(1);
         Ok(Params {
@@ -81,6 +113,12 @@ impl Params {
             priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
             salt: fields.text("cache_salt")?,
             show_control: false,
+            constraint_name: "response_format",
+            sampled_probabilities: false,
+            progress: false,
+            reuse: true,
+            slot: None,
+            line_timeout: None,
         })
     }
 
@@ -98,6 +136,11 @@ impl Params {
         request.constraint = self.constraint.clone();
         request.priority = self.priority;
         request.show_control = self.show_control;
+        request.sampled_probabilities = self.sampled_probabilities;
+        request.progress = self.progress;
+        request.reuse = self.reuse;
+        request.slot = self.slot;
+        request.line_timeout = self.line_timeout;
         request
     }
 }

@@ -32,6 +32,9 @@ const STAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Requests that wait look again after so long, also without a change.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// An alias that stands for every name that no model has.
+pub const ANY_NAME: &str = "*";
+
 /// A model that a server offers.
 pub struct Source {
     names: Vec<String>,
@@ -230,8 +233,10 @@ impl Registry {
 
     fn index(&self, name: Option<&str>) -> Result<usize> {
         let Some(name) = name else { return Ok(0) };
-        let found = self.slots.iter().position(|slot| slot.names.iter().any(|own| own == name));
-        found.ok_or_else(|| ApiError::no_model(name, self.slots.iter().flat_map(|slot| &slot.names)))
+        let named = |name: &str| self.slots.iter().position(|slot| slot.names.iter().any(|own| own == name));
+        named(name)
+            .or_else(|| named(ANY_NAME))
+            .ok_or_else(|| ApiError::no_model(name, self.slots.iter().flat_map(|slot| &slot.names)))
     }
 
     /// A model for a request, loaded if need be; the first without a name. It stays loaded while the lease lives.

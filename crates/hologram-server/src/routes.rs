@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::options::Limits;
+use crate::options::{Limits, Part};
 use crate::params::Params;
 use crate::registry::Lease;
 use crate::served::Served;
 use crate::server::Shared;
-use crate::{anthropic, info, metrics, ollama, openai, openapi, page, responses, slots, tokens};
+use crate::{anthropic, info, llamacpp, metrics, ollama, openai, openapi, page, responses, slots, tokens, vllm};
 
 /// A request that passed the guard.
 pub struct Call {
@@ -115,6 +115,7 @@ impl Ready {
     /// The engine's request for a reply.
     pub fn request(&self, params: &Params, prompt: Vec<u32>, reply: usize) -> Request {
         let mut request = params.request(prompt, reply);
+        request.max_tokens = request.max_tokens.or(self.model.defaults.max_tokens);
         request.tenant = tenant_name(self.tenant, params.salt.as_deref());
         request
     }
@@ -154,6 +155,12 @@ pub enum Route {
     Tokenize,
     Detokenize,
     ApplyTemplate,
+    Completion,
+    Infill,
+    InputTokens,
+    Embedding,
+    Predict,
+    Invocations,
 }
 
 /// A row of the table.
@@ -208,6 +215,21 @@ pub static TABLE: &[Row] = &[
     row(Method::POST, "/tokenize", |_| Route::Tokenize, "The tokens of a text or a conversation"),
     row(Method::POST, "/detokenize", |_| Route::Detokenize, "The text of tokens"),
     row(Method::POST, "/apply-template", |_| Route::ApplyTemplate, "The text of a conversation"),
+    row(Method::POST, "/completion", |_| Route::Completion, "Continues texts, in llama.cpp's form"),
+    row(Method::POST, "/completions", |_| Route::Completion, "The same, as llama.cpp's clients call it"),
+    row(Method::POST, "/infill", |_| Route::Infill, "Fills a gap in a text, in llama.cpp's form"),
+    row(
+        Method::POST,
+        "/chat/completions/input_tokens",
+        |_| Route::InputTokens,
+        "The number of tokens of a conversation",
+    ),
+    row(Method::POST, "/v1/chat/completions/input_tokens", |_| Route::InputTokens, "The same"),
+    row(Method::POST, "/embedding", |_| Route::Embedding, "The vectors of texts, in llama.cpp's form"),
+    row(Method::POST, "/embeddings", |_| Route::Embedding, "The same, as llama.cpp's clients call it"),
+    row(Method::POST, "/predict", |_| Route::Predict, "Several requests in one, in Vertex AI's form"),
+    row(Method::GET, "/ping", |_| Route::Health, "Whether the process is alive, as SageMaker calls it"),
+    row(Method::POST, "/invocations", |_| Route::Invocations, "A request of OpenAI's form, as SageMaker calls it"),
 ];
 
 impl Row {
@@ -215,6 +237,28 @@ impl Row {
     pub fn is_open(&self) -> bool {
         // The page asks for the key that its requests need.
         self.path == "/health" || page::FILES.iter().any(|(path, ..)| *path == self.path)
+    }
+
+    /// The part of the server that it belongs to, if the server can do without.
+    fn part(&self) -> Option<Part> {
+        match self.path {
+            path if page::FILES.iter().any(|(own, ..)| *own == path) => Some(Part::Page),
+            "/slots" | "/slots/{id}" => Some(Part::Slots),
+            "/metrics" => Some(Part::Metrics),
+            _ => None,
+        }
+    }
+
+    /// Rejects what the server does without.
+    ///
+    /// # Errors
+    /// 404 for the page, 501 for others.
+    pub fn check(&self, without: &[Part]) -> Result<()> {
+        match self.part().filter(|part| without.contains(part)) {
+            None => Ok(()),
+            Some(Part::Page) => Err(ApiError::no_route(self.path)),
+            Some(_) => Err(ApiError::not_implemented(format!("this server was started without {}", self.path))),
+        }
     }
 
     /// Whether its requests have a body.
@@ -283,6 +327,12 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
         Route::Tokenize => tokens::tokenize(call).await,
         Route::Detokenize => tokens::detokenize(call).await,
         Route::ApplyTemplate => tokens::apply_template(call).await,
+        Route::Completion => llamacpp::completion::run(call).await,
+        Route::Infill => llamacpp::infill::run(call).await,
+        Route::InputTokens => llamacpp::count::run(call).await,
+        Route::Embedding => llamacpp::embedding::run(call).await,
+        Route::Predict => llamacpp::predict::run(call).await,
+        Route::Invocations => vllm::invocations(call).await,
     }
 }
 
@@ -295,6 +345,8 @@ pub enum Protocol {
     Anthropic,
     /// Ollama's.
     Ollama,
+    /// llama.cpp's.
+    LlamaCpp,
 }
 
 impl Protocol {
@@ -303,6 +355,11 @@ impl Protocol {
         match path {
             "/v1/messages" | "/v1/messages/count_tokens" => Protocol::Anthropic,
             _ if path.starts_with("/api/") => Protocol::Ollama,
+            "/completion" | "/completions" | "/infill" | "/embedding" | "/embeddings" | "/predict" => {
+                Protocol::LlamaCpp
+            }
+            // Paths without a version are those of llama.cpp's clients.
+            "/chat/completions" | "/chat/completions/input_tokens" => Protocol::LlamaCpp,
             _ => Protocol::OpenAi,
         }
     }
@@ -313,6 +370,7 @@ impl Protocol {
             Protocol::OpenAi => error.openai(),
             Protocol::Anthropic => anthropic::error(error),
             Protocol::Ollama => ollama::error(error),
+            Protocol::LlamaCpp => llamacpp::error(error),
         }
     }
 }
@@ -336,6 +394,7 @@ mod tests {
         assert_eq!(status(Method::POST, "/v1/models/a"), Err(405));
         assert_eq!(status(Method::GET, "/v1/chat/completions"), Err(405));
         assert_eq!(status(Method::POST, "/chat/completions"), Ok(Route::Chat));
+        assert_eq!(status(Method::POST, "/completions"), Ok(Route::Completion));
         assert_eq!(status(Method::GET, "/v1/models/"), Err(404));
         assert_eq!(status(Method::GET, "/"), Ok(Route::Page(0)));
         assert_eq!(status(Method::GET, "/page"), Err(404));

@@ -1,5 +1,6 @@
 //! A model that is served: its names, its engine, its chat template.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hologram_llm::tokenizer::Tokenizer;
 use hologram_llm::{ChatTemplate, Conversation, Embedder, Engine, EngineOptions, LlmError, Model, Pooling, Written};
+
+use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
 use crate::options::Limits;
@@ -22,6 +25,8 @@ pub struct Served {
     pub context: usize,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
+    /// What holds for requests that do not say otherwise.
+    pub defaults: Defaults,
     /// Bytes of the longest token.
     longest_token: usize,
     template: std::result::Result<ChatTemplate, String>,
@@ -30,6 +35,19 @@ pub struct Served {
     embedder: Mutex<Option<Embedder>>,
     /// Texts whose embedding is computed or waits.
     embedding: AtomicUsize,
+}
+
+/// What holds for requests that do not say otherwise; `None`: what the request's form says.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults {
+    /// The temperature.
+    pub temperature: Option<f32>,
+    /// The seed.
+    pub seed: Option<u64>,
+    /// Maximum tokens of a reply.
+    pub max_tokens: Option<usize>,
+    /// Variables of the chat template.
+    pub variables: Map<String, Value>,
 }
 
 /// Why an encoder does not generate.
@@ -92,7 +110,8 @@ impl Served {
         // A vector for each token is no answer of the interface.
         let pooling = Pooling::of(engine.model()).filter(|pooling| *pooling != Pooling::None).unwrap_or(usual);
         let (embedder, embedding) = (Mutex::new(None), AtomicUsize::new(0));
-        Ok(Served { names, engine, context, created, longest_token, template, pooling, embedder, embedding })
+        let defaults = Defaults::default();
+        Ok(Served { names, engine, context, created, defaults, longest_token, template, pooling, embedder, embedding })
     }
 
     /// The tokenizer.
@@ -135,7 +154,13 @@ impl Served {
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
         let template = self.template()?;
-        let conversation = native::adapted(conversation, template.source());
+        let mut conversation = Cow::Borrowed(conversation);
+        for (name, value) in &self.defaults.variables {
+            if !conversation.variables.contains_key(name) {
+                conversation.to_mut().variables.insert(name.clone(), value.clone());
+            }
+        }
+        let conversation = native::adapted(&conversation, template.source());
         let tokenizer = self.tokenizer()?;
         let write = |conversation: &Conversation| {
             template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
@@ -150,6 +175,16 @@ impl Served {
     pub fn encode(&self, text: &str, param: &str) -> Result<Vec<u32>> {
         self.check_length(text.len(), param)?;
         self.tokens(self.tokenizer()?.encode_with(text, true, true), param)
+    }
+
+    /// The tokens of a part of a prompt, without BOS. `control`: whether control tokens that it spells out are
+    /// recognised.
+    ///
+    /// # Errors
+    /// As [`Served::encode`].
+    pub fn encode_part(&self, text: &str, control: bool, param: &str) -> Result<Vec<u32>> {
+        self.check_length(text.len(), param)?;
+        self.tokenizer()?.encode_with(text, false, control).map_err(|e| ApiError::of_model(param, e))
     }
 
     /// The tokens of a conversation, `special` with BOS and EOS beside those that the template writes.
@@ -181,16 +216,21 @@ impl Served {
         limits.sequences.min(options.max_sequences.saturating_add(options.max_waiting))
     }
 
+    /// Whether a text has one vector.
+    pub fn pools(&self) -> bool {
+        self.pooling != Pooling::None
+    }
+
     /// Pools the hidden states of a text in this way, whatever the model's file says.
     pub fn set_pooling(&mut self, pooling: Pooling) {
         self.pooling = pooling;
     }
 
-    /// The vector of a text. Blocks the thread.
+    /// The vectors of a text: one, or one of each token if they are not pooled. Blocks the thread.
     ///
     /// # Errors
     /// 503 when too many texts wait, 500 when the device fails.
-    pub fn embed(&self, tokens: &[u32]) -> Result<Vec<f32>> {
+    pub fn embed(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
         let waiting = Counted::new(&self.embedding);
         if waiting.0.load(Ordering::Relaxed) > MAX_EMBEDDING {
             return Err(ApiError::unavailable("too many texts wait for their embeddings: try again later", 1));
@@ -203,8 +243,12 @@ impl Served {
             *embedder = Some(made);
         }
         let Some(embedder) = embedder.as_mut() else { return Err(ApiError::internal("there is no embedder")) };
-        let vectors = embedder.embed(&[tokens], self.pooling).map_err(failed)?;
-        vectors.into_iter().next().ok_or_else(|| ApiError::internal("the embedder gave no vector"))
+        let mut vectors = embedder.embed(&[tokens], self.pooling).map_err(failed)?;
+        let Some(all) = vectors.pop() else { return Err(ApiError::internal("the embedder gave no vector")) };
+        match self.pools() {
+            true => Ok(vec![all]),
+            false => Ok(all.chunks(self.engine.model().config().width.max(1)).map(<[f32]>::to_vec).collect()),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::{ApiError, Result};
 use crate::listen::Listener;
+use crate::openai::now;
 use crate::options::Options;
 use crate::registry::{Registry, Source};
 use crate::served::Served;
@@ -19,6 +20,8 @@ use crate::served::Served;
 pub struct Shared {
     /// The options.
     pub options: Options,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
     models: OnceLock<Arc<Registry>>,
     draining: AtomicBool,
     running: AtomicUsize,
@@ -111,6 +114,7 @@ impl Server {
             .build()?;
         let shared = Arc::new(Shared {
             options,
+            started: now(),
             models: OnceLock::new(),
             draining: AtomicBool::new(false),
             running: AtomicUsize::new(0),

@@ -47,7 +47,7 @@ impl Talk {
                 && tools.choice == Choice::Auto
                 && let Some(answer) = &params.constraint
             {
-                let names = Names { prompt: "messages", constraint: "response_format" };
+                let names = Names { prompt: "messages", constraint: params.constraint_name };
                 served.engine.check_constraint(answer).map_err(|e| job::rejected(e, names))?;
             }
             of_tools = form.is_some();
@@ -86,7 +86,7 @@ impl Talk {
             }
         };
         let prompt = served.encode_written(&text, false, "messages")?;
-        let names = Names { prompt: "messages", constraint: if of_tools { "tools" } else { "response_format" } };
+        let names = Names { prompt: "messages", constraint: if of_tools { "tools" } else { params.constraint_name } };
         // Marks of calls, channels and thoughts may be control tokens.
         params.show_control = offers || splitter.needs_control();
         Ok(Talk { splitter, prompt, params, names })

@@ -93,8 +93,27 @@ fn other_sites_are_kept_out() {
     let asks = format!("origin: https://good.example\r\naccess-control-request-headers: {wanted}\r\n");
     for (headers, allowed) in [(asks.as_str(), wanted), ("origin: https://good.example\r\n", "authorization")] {
         let preflight = server.request("OPTIONS", CHAT, headers, b"");
-        assert_eq!(preflight.status, 204);
+        assert_eq!(preflight.status, 200);
+        assert_eq!(preflight.header("access-control-allow-origin"), Some("https://good.example"));
         assert!(preflight.header("access-control-allow-headers").unwrap().contains(allowed), "{}", preflight.head);
+    }
+    let evil = server.request("OPTIONS", CHAT, "origin: https://evil.example\r\n", b"");
+    assert_eq!((evil.status, evil.header("access-control-allow-origin")), (200, None));
+    assert_eq!(evil.header("access-control-allow-headers"), None);
+}
+
+#[test]
+fn pages_of_this_machine_can_be_allowed() {
+    let server = loading(hologram_server::Options { origins: vec!["localhost".into()], ..options() });
+    let allowed = |origin: &str| {
+        let answer = server.request("OPTIONS", CHAT, &format!("origin: {origin}\r\n"), b"");
+        answer.header("access-control-allow-origin").map(String::from)
+    };
+    for origin in ["http://localhost", "http://localhost:3000", "https://127.0.0.1:1", "http://[::1]:3000"] {
+        assert_eq!(allowed(origin).as_deref(), Some(origin));
+    }
+    for origin in ["http://localhost.evil.example", "http://notlocalhost", "http://10.0.0.1", "null", "localhost"] {
+        assert_eq!(allowed(origin), None, "{origin}");
     }
 }
 

@@ -31,6 +31,27 @@ impl From<Log> for hologram_server::log::Level {
     }
 }
 
+/// A part that a server can do without.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Part {
+    /// The page for people
+    Page,
+    /// The places for texts
+    Slots,
+    /// The metrics
+    Metrics,
+}
+
+impl From<Part> for hologram_server::Part {
+    fn from(part: Part) -> hologram_server::Part {
+        match part {
+            Part::Page => hologram_server::Part::Page,
+            Part::Slots => hologram_server::Part::Slots,
+            Part::Metrics => hologram_server::Part::Metrics,
+        }
+    }
+}
+
 /// Options of an engine that guesses tokens.
 #[derive(Args, Clone)]
 pub struct SpeculationArgs {
@@ -71,6 +92,18 @@ fn speculation(text: &str) -> Result<Speculation, String> {
     }
 }
 
+/// Variables of a chat template.
+pub type Variables = serde_json::Map<String, serde_json::Value>;
+
+fn variables(text: &str) -> Result<Variables, String> {
+    serde_json::from_str(text).map_err(|e| format!("it must be a JSON object: {e}"))
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let temperature = text.parse().ok().filter(|t: &f32| t.is_finite() && *t >= 0.0);
+    temperature.ok_or_else(|| "it must be a number of 0 or more".into())
+}
+
 /// An origin as browsers send it: `scheme://host` or `scheme://host:port`, or `*`.
 fn origin(text: &str) -> Result<String, String> {
     let is_host = |host: &str| {
@@ -86,9 +119,9 @@ fn origin(text: &str) -> Result<String, String> {
             && scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))
     };
     match text.split_once("://") {
-        _ if text == "*" => Ok(text.into()),
+        _ if matches!(text, "*" | "localhost") => Ok(text.into()),
         Some((scheme, host)) if is_scheme(scheme) && is_host(host) => Ok(text.to_ascii_lowercase()),
-        _ => Err("it must be an origin such as https://example.org or http://localhost:3000, or *".into()),
+        _ => Err("it must be an origin such as https://example.org or http://localhost:3000, localhost, or *".into()),
     }
 }
 
@@ -114,7 +147,7 @@ pub struct ServeArgs {
     /// Let clients keep conversations, with what is computed of them, in files of this folder (POST /slots/ID)
     #[arg(long, value_name = "DIR")]
     pub slot_save_path: Option<PathBuf>,
-    /// Name or address of the interface to listen on; 0.0.0.0 is every one
+    /// Name or address of the interface to listen on, or several with commas between them; 0.0.0.0 is every one
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub host: String,
     /// Port; 0 takes a free one
@@ -129,7 +162,8 @@ pub struct ServeArgs {
     /// The certificate's key, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Name of the model for clients; may be given several times [default: from the model's file name]
+    /// Name of the model for clients; may be given several times; * takes any further name [default: from the model's
+    /// file name]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub alias: Vec<String>,
     /// Key that requests must have; may be given several times (other users of the machine see command lines: prefer a
@@ -139,10 +173,13 @@ pub struct ServeArgs {
     /// File with such keys, one per line
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Let pages of this origin, a scheme and a host, call the server from a browser; * is any; may be given several
-    /// times
+    /// Let pages of this origin, a scheme and a host, call the server from a browser; localhost is this machine with any
+    /// port, * is any origin; may be given several times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors_origin: Vec<String>,
+    /// Do without parts of the server: page, slots, metrics
+    #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',', hide_possible_values = true)]
+    pub without: Vec<Part>,
     /// Let clients call the server by this host name, besides addresses and localhost; * is any; a server with keys
     /// takes any name
     #[arg(long, value_name = "NAME")]
@@ -150,6 +187,18 @@ pub struct ServeArgs {
     /// Use this chat template, a Jinja file, instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
+    /// Variables of the chat template for requests that give none, a JSON object: {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", value_parser = variables)]
+    pub chat_template_kwargs: Option<Variables>,
+    /// Temperature of requests that give none [default: what their form says, mostly 1]
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    pub temp: Option<f32>,
+    /// Seed of requests that give none [default: another one each time]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Maximum tokens of replies to requests that give none [default: what their form says, else the context]
+    #[arg(long, alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    pub max_tokens: Option<u32>,
     /// Context length of a request in tokens [default: the model's, at most 8192]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
@@ -163,6 +212,10 @@ pub struct ServeArgs {
     /// Texts that are generated at once [default: 256 on a GPU, 16 on the CPU]
     #[arg(long, alias = "parallel", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub max_sequences: Option<u32>,
+    /// Tokens of one step: one of each text, the rest pieces of prompts, so that long prompts hold nobody up [default:
+    /// 2048 on a GPU, 256 on the CPU]
+    #[arg(long, alias = "batch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub step_tokens: Option<u32>,
     /// Texts that wait for the others; further ones get status 503 [default: 512]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_waiting: Option<u32>,

@@ -8,7 +8,7 @@ use hologram_core::Executor;
 use hologram_server::{End, Keys, Limits, Listen, Options, Server, Tls, log};
 
 use super::serve_models;
-use crate::args::{Log, Pool, ServeArgs, UsageError, take_notes, usage};
+use crate::args::{Log, ServeArgs, UsageError, take_notes, usage};
 use crate::status::{Logged, status};
 use crate::text::{NAME, printable};
 
@@ -34,9 +34,6 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let entries = serve_models::entries(args)?;
     // Before a model is loaded.
     args.speculation.chosen()?;
-    if let Some(Pool::None) = args.pooling {
-        return usage("--pooling none gives a vector for each token, which /v1/embeddings cannot answer");
-    }
     if let Some(path) = &args.unix_socket
         && path.as_os_str().len() >= SOCKET_PATH
     {
@@ -83,9 +80,9 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         loaded = load.take().map(|load| load()).transpose()?;
     }
     // Else it tells that it is alive while the model loads.
-    let server =
-        Server::start(Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, slot_folder, limits });
-    let server = server.with_context(|| match &args.unix_socket {
+    let without = args.without.iter().map(|part| (*part).into()).collect();
+    let options = Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, slot_folder, without, limits };
+    let server = Server::start(options).with_context(|| match &args.unix_socket {
         Some(path) => format!("cannot listen on {}", path.display()),
         None => format!("cannot listen on {}, port {}", args.host, args.port),
     })?;

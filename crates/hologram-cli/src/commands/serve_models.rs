@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use hologram_core::Executor;
 use hologram_llm::{EngineOptions, Speculation};
-use hologram_server::{Served, Source, log};
+use hologram_server::{Defaults, Served, Source, log};
 
 use super::run::beyond_trained;
 use super::shipped;
@@ -147,6 +147,7 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     options.kv_memory = args.kv_memory.map(|mib| mib << 20).or(options.kv_memory);
     options.engines = *max_loaded;
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
+    options.step_tokens = args.step_tokens.map_or(options.step_tokens, |n| n as usize);
     options.deterministic = args.deterministic;
     options.overlap &= !args.no_overlap;
     options.prefix_cache = !args.no_prefix_cache;
@@ -158,6 +159,9 @@ fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let draft = shipped::draft(&args.speculation, executor)?;
     let template = template.as_ref().map(|(path, text)| (path.as_path(), text.as_str()));
     let mut served = Served::with_draft(entry.names.clone(), model, options, template, draft.as_ref())?;
+    let max_tokens = args.max_tokens.map(|n| n as usize);
+    let variables = args.chat_template_kwargs.clone().unwrap_or_default();
+    served.defaults = Defaults { temperature: args.temp, seed: args.seed, max_tokens, variables };
     if let Some(pooling) = args.pooling {
         served.set_pooling(pooling.into());
     }

@@ -171,7 +171,7 @@ impl<'a> Text<'a> {
                     match events.next_blocking() {
                         None => return Ok(None),
                         Some(Event::Started { cached_tokens, .. }) => self.counts.cached = cached_tokens,
-                        Some(Event::Prompt { .. }) => {}
+                        Some(Event::Progress { .. } | Event::Prompt { .. }) => {}
                         Some(Event::Token { ids, text, .. }) => {
                             let generated = self.counts.generated + ids.len();
                             self.count(generated);

@@ -11,9 +11,9 @@ use crate::generate::Finish;
 use super::lock;
 use super::queue::Bell;
 
-/// What happens to a request, in this order: [`Started`](Event::Started), [`Prompt`](Event::Prompt) if it was asked
-/// for, any number of [`Token`](Event::Token), then [`Finished`](Event::Finished); or [`Failed`](Event::Failed) at any
-/// time, which is then the last.
+/// What happens to a request, in this order: [`Started`](Event::Started), any number of [`Progress`](Event::Progress)
+/// and one [`Prompt`](Event::Prompt) if they were asked for, any number of [`Token`](Event::Token), then
+/// [`Finished`](Event::Finished); or [`Failed`](Event::Failed) at any time, which is then the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The request no longer waits.
@@ -22,6 +22,13 @@ pub enum Event {
         prompt_tokens: usize,
         /// Those that the cache already holds.
         cached_tokens: usize,
+        /// The slot that the text takes, below the number of sequences that run at once.
+        slot: usize,
+    },
+    /// More of the prompt is computed.
+    Progress {
+        /// Tokens of the prompt that are computed or were cached.
+        computed: usize,
     },
     /// The tokens of the prompt.
     Prompt {
@@ -53,7 +60,7 @@ pub enum Event {
 }
 
 /// A token's probability and its alternatives, from the model's own logits: before temperature, penalties, biases and
-/// constraints.
+/// constraints; or after them, see [`Request::sampled_probabilities`](crate::Request::sampled_probabilities).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// The token.

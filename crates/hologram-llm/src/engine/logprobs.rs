@@ -24,6 +24,19 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize, tokenizer: Optio
     TokenLogprobs { token: one(chosen), top: best.into_iter().map(one).collect() }
 }
 
+/// The probability of `chosen` and of the `top` best tokens among those that it was drawn from.
+pub(super) fn drawn(from: &[(u32, f64)], chosen: u32, top: usize, tokenizer: Option<&Tokenizer>) -> TokenLogprobs {
+    let one = |(id, p): (u32, f64)| {
+        let bytes = tokenizer.map(|t| t.token_bytes(id)).unwrap_or_default();
+        Logprob { id, logprob: p.ln() as f32, bytes }
+    };
+    let token = from.iter().copied().find(|(id, _)| *id == chosen).unwrap_or((chosen, 0.0));
+    let mut best: Vec<(u32, f64)> = from.iter().copied().filter(|(_, p)| *p > 0.0).collect();
+    best.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    best.truncate(top);
+    TokenLogprobs { token: one(token), top: best.into_iter().map(one).collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,6 +32,15 @@ pub struct Request {
     /// Whether to report the tokens of the prompt too, with as many alternatives as `logprobs` says. The prompt is then
     /// computed anew.
     pub prompt_logprobs: bool,
+    /// Whether the probabilities reported are those that a token was drawn from, after biases, constraint, penalties,
+    /// filters and temperature, instead of the model's own.
+    pub sampled_probabilities: bool,
+    /// Whether to report how much of the prompt is computed, step by step.
+    pub progress: bool,
+    /// Whether what the cache holds of earlier prompts with the same start is reused.
+    pub reuse: bool,
+    /// The slot to take if it is free; see [`Event::Started`](crate::Event::Started). All slots share the cache.
+    pub slot: Option<usize>,
     /// Added to the logits of tokens before sampling; negative infinity forbids a token.
     pub logit_bias: Vec<(u32, f32)>,
     /// What the text must conform to. It is cut short only by the limits above and the context.
@@ -44,6 +53,9 @@ pub struct Request {
     pub queue_timeout: Option<Duration>,
     /// How long the request may take from its submission; it then ends with [`Finish::Deadline`](crate::Finish).
     pub timeout: Option<Duration>,
+    /// How long the text may take from its first token, once it holds a line end; it then ends with
+    /// [`Finish::Deadline`](crate::Finish).
+    pub line_timeout: Option<Duration>,
     /// Whether control tokens appear in the text as the vocabulary spells them.
     pub show_control: bool,
 }
@@ -122,12 +134,17 @@ impl Request {
             min_tokens: 0,
             logprobs: None,
             prompt_logprobs: false,
+            sampled_probabilities: false,
+            progress: false,
+            reuse: true,
+            slot: None,
             logit_bias: Vec::new(),
             constraint: None,
             priority: 0,
             tenant: None,
             queue_timeout: None,
             timeout: None,
+            line_timeout: None,
             show_control: false,
         }
     }

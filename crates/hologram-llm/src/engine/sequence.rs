@@ -15,7 +15,7 @@ use crate::tokenizer::{TokenDecoder, Tokenizer};
 
 use super::events::{Event, Failure, Sender, Timings, TokenLogprobs, Usage};
 use super::grammar::Grammar;
-use super::logprobs::logprobs;
+use super::logprobs::{drawn, logprobs};
 use super::queue::Waiting;
 use super::request::Request;
 use super::speculate::{DraftRate, Lookup};
@@ -51,6 +51,10 @@ pub(super) struct Sequence {
     /// Maximum number of generated tokens, and whether the context sets it.
     limit: (usize, bool),
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    /// Tokens of the prompt that the reader knows to be computed.
+    progress: usize,
+    /// Whether the text holds a line end.
+    has_line_end: bool,
     submitted: Instant,
     started: Instant,
     first_token: Option<Instant>,
@@ -105,6 +109,8 @@ impl Sequence {
             cached_tokens: 0,
             limit: request.limit(context),
             prompt_logprobs: if request.prompt_logprobs { vec![None] } else { Vec::new() },
+            progress: 0,
+            has_line_end: false,
             submitted,
             started: Instant::now(),
             first_token: None,
@@ -115,8 +121,18 @@ impl Sequence {
 
     /// Tells the reader that the request no longer waits.
     pub fn send_started(&mut self, cached_tokens: usize) {
-        self.cached_tokens = cached_tokens;
-        self.sender.send(Event::Started { prompt_tokens: self.request.prompt.len(), cached_tokens });
+        (self.cached_tokens, self.progress) = (cached_tokens, cached_tokens);
+        let prompt_tokens = self.request.prompt.len();
+        self.sender.send(Event::Started { prompt_tokens, cached_tokens, slot: self.slot });
+    }
+
+    /// Tells the reader that so many tokens are computed, if that is more of the prompt than before.
+    pub fn send_progress(&mut self, computed: usize) {
+        let computed = computed.min(self.request.prompt.len());
+        if self.request.progress && computed > self.progress {
+            self.progress = computed;
+            self.sender.send(Event::Progress { computed });
+        }
     }
 
     /// Sorts sequences by the order in which they run.
@@ -153,7 +169,10 @@ impl Sequence {
 
     /// The time at which it ends unfinished.
     pub fn deadline(&self) -> Option<Instant> {
-        self.submitted.checked_add(self.request.timeout?)
+        let whole = self.request.timeout.and_then(|timeout| self.submitted.checked_add(timeout));
+        let line = || self.first_token?.checked_add(self.request.line_timeout?);
+        let line = if self.has_line_end { line() } else { None };
+        [whole, line].into_iter().flatten().min()
     }
 
     /// Whether the tokens of the prompt still need logits.
@@ -176,7 +195,8 @@ impl Sequence {
 
     /// Whether the host samples its next token, unless the device changes the logits too.
     pub fn chosen_by_host(&self) -> bool {
-        self.changes_logits() || !self.request.sampling.fits_device()
+        let r = &self.request;
+        self.changes_logits() || !r.sampling.fits_device() || (r.sampled_probabilities && r.logprobs.is_some())
     }
 
     /// Whether the text may not end yet.
@@ -266,11 +286,15 @@ impl Sequence {
             None => false,
         };
         let logprobs = match (self.request.logprobs, logits) {
+            (Some(top), _) if self.request.sampled_probabilities => {
+                vec![drawn(&sampler.distribution(), id, top, tokenizer)]
+            }
             (Some(top), Some(logits)) => vec![logprobs(logits, id, top, tokenizer)],
             _ => Vec::new(),
         };
         let text = tokenizer.map(|t| self.decoder.push(t, id)).unwrap_or_default();
         let (text, stop) = if early { (text.into(), None) } else { self.stop.push(text) };
+        self.has_line_end |= text.contains('\n');
         self.sender.send(Event::Token { ids: vec![id], text, logprobs });
         if stop.is_some() {
             return Some(self.finish(Finish::Stop, stop));

@@ -36,6 +36,8 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
+    /// Times that tokens of a sequence were guessed.
+    pub guesses: u64,
     /// Tokens guessed.
     pub guessed_tokens: u64,
     /// Guesses that came true.
@@ -44,6 +46,8 @@ pub struct EngineStats {
     pub steps: u64,
     /// Those that were submitted before the results of the one before were known.
     pub overlapped_steps: u64,
+    /// Sequences computed in all steps.
+    pub step_sequences: u64,
     /// Tokens computed in all steps.
     pub step_tokens: u64,
     /// Time while a step was submitted and not finished.

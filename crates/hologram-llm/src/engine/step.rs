@@ -152,6 +152,7 @@ impl Worker {
         }
         let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
         self.stats.steps += 1;
+        self.stats.step_sequences += inputs.len() as u64;
         self.stats.step_tokens += tokens;
         let span = tracing::trace_span!("step", sequences = items.len(), tokens).entered();
         if !span.is_disabled() {
@@ -249,6 +250,7 @@ impl Worker {
             let Ok(at) = self.running.binary_search_by_key(&item.order, |s| s.order()) else { continue };
             let s = &mut self.running[at];
             s.flying.take_if(|flying| flying.step == number);
+            s.send_progress(item.from + item.count);
             if item.outputs() == 0 {
                 continue;
             }
@@ -285,6 +287,7 @@ impl Worker {
             self.stats.generated_tokens += generated as u64;
             if let Some(guesses @ 1..) = item.guessed.len().checked_sub(1) {
                 let right = generated.saturating_sub(1).min(guesses);
+                self.stats.guesses += 1;
                 self.stats.guessed_tokens += guesses as u64;
                 self.stats.accepted_tokens += right as u64;
                 if item.drafted {

@@ -269,7 +269,9 @@ impl Worker {
                 return;
             }
             let Some((mut sequence, prefix)) = self.next() else { return };
-            self.slots.pop();
+            let wanted = sequence.request.slot.filter(|wanted| self.slots.contains(wanted));
+            let slot = wanted.unwrap_or(slot);
+            self.slots.retain(|free| *free != slot);
             sequence.slot = slot;
             sequence.hash = prefix.hash;
             sequence.published = prefix.tokens() / BLOCK_SIZE;
@@ -308,7 +310,8 @@ impl Worker {
     fn fit(&self, tokens: &[u32], request: &Request) -> Option<Prefix> {
         let cache = self.session.cache();
         // All logits of a prompt are wanted only if nothing of it is reused.
-        let reused = if self.options.prefix_cache && !request.prompt_logprobs { tokens } else { &[] };
+        let reuses = self.options.prefix_cache && request.reuse && !request.prompt_logprobs;
+        let reused = if reuses { tokens } else { &[] };
         let find = |tokens: &[u32]| cache.find_prefix(&self.hasher, request.tenant.as_deref(), tokens);
         let (mut prefix, unit) = (find(reused), self.unit());
         while self.options.deterministic && !prefix.tokens().is_multiple_of(unit) {

@@ -39,11 +39,10 @@ pub fn parse(served: &Served, _: &Limits, mut fields: Fields) -> Result<Messages
     }
     sampling.extend(stop.map(|stop| ("stop".into(), stop)));
     fields.finish()?;
-    let params =
-        Params::parse(&mut Fields::new(sampling), served.vocab(), 1).map_err(|e| match e.param.as_deref() {
-            Some("stop") => ApiError { param: Some("stop_sequences".into()), ..e },
-            _ => e,
-        })?;
+    let params = Params::parse(&mut Fields::new(sampling), served, 1).map_err(|e| match e.param.as_deref() {
+        Some("stop") => ApiError { param: Some("stop_sequences".into()), ..e },
+        _ => e,
+    })?;
     let params = Params { max_tokens: Some(max_tokens as usize), ..params };
     Ok(Messages { talk: Talk::new(served, conversation, &tools, params)?, streams })
 }
@@ -55,7 +54,7 @@ pub fn parse(served: &Served, _: &Limits, mut fields: Fields) -> Result<Messages
 pub fn count(served: &Served, _: &Limits, mut fields: Fields) -> Result<usize> {
     let (conversation, tools) = conversation(&mut fields, served)?;
     fields.finish()?;
-    let params = Params::parse(&mut Fields::new(Map::new()), served.vocab(), 1)?;
+    let params = Params::parse(&mut Fields::new(Map::new()), served, 1)?;
     Ok(Talk::new(served, conversation, &tools, params)?.prompt.len())
 }
 

@@ -101,7 +101,7 @@ impl Writer for Events {
                 });
                 event("message_start", json!({ "message": message }), out);
             }
-            Event::Prompt { .. } => {}
+            Event::Progress { .. } | Event::Prompt { .. } => {}
             Event::Token { text, .. } => {
                 let deltas = self.splitter.push(&text);
                 self.deltas(deltas, out);

@@ -111,7 +111,7 @@ async fn answer(ready: Ready, request: request::Request, prompt_name: &'static s
                 last = writer.last(reason, usage, timings);
             }
             Event::Failed(failure) => return Err(job::failed(&failure)),
-            Event::Started { .. } | Event::Prompt { .. } => {}
+            Event::Started { .. } | Event::Progress { .. } | Event::Prompt { .. } => {}
         }
     }
     Ok(body::json(StatusCode::OK, &last))
@@ -206,7 +206,7 @@ impl Lines {
 impl Writer for Lines {
     fn event(&mut self, _: usize, event: Event, out: &mut String) {
         match event {
-            Event::Started { .. } | Event::Prompt { .. } => {}
+            Event::Started { .. } | Event::Progress { .. } | Event::Prompt { .. } => {}
             Event::Token { text, .. } => {
                 self.push(&text);
                 let Texts { answer, thought, .. } = &mut self.texts;

@@ -5,16 +5,20 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::logprobs::{Completion, characters};
-use super::{Head, Total, finish_reason, now, stream};
+use super::{Head, Numbers, Total, finish_reason, now, stream};
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
-use crate::fields::{Fields, wrong};
+use crate::fields::Fields;
 use crate::job::{self, Names};
+use crate::llamacpp::extras::Extras;
+use crate::llamacpp::reply::{Clock, FINGERPRINT, Shape, timings};
 use crate::options::Limits;
-use crate::params::{self, MAX_TOKENS, Params, token};
+use crate::params::{self, MAX_TOKENS, Params};
+use crate::prompts::{Prompt, prompts};
 use crate::routes::{Call, model_name};
 use crate::served::Served;
 use crate::stream::{Writer, data, sse};
+use crate::vllm;
 
 /// The tokens of a reply unless the request says otherwise, as OpenAI documents.
 const DEFAULT_TOKENS: usize = 16;
@@ -28,26 +32,17 @@ struct Completions {
     /// Whether the prompts are part of the texts.
     echo: bool,
     stream: bool,
-    include_usage: bool,
+    numbers: Numbers,
+    extras: Extras,
 }
 
-/// A text, or tokens that were given instead.
-#[derive(Clone)]
-pub struct Prompt {
-    text: String,
-    /// Its tokens, at least one.
-    pub tokens: Vec<u32>,
-}
-
-impl Prompt {
-    /// The bytes of the first token, and how many characters of the tokens are not in the text: those of BOS, and of a
-    /// space that the vocabulary needs.
-    fn begin(&self, served: &Served) -> Result<(Vec<u8>, usize)> {
-        let tokenizer = served.tokenizer()?;
-        let first = self.tokens.first().map(|id| tokenizer.token_bytes(*id)).unwrap_or_default();
-        let spelled: usize = self.tokens.iter().map(|id| characters(&tokenizer.token_bytes(*id))).sum();
-        Ok((first, spelled.saturating_sub(self.text.chars().count())))
-    }
+/// The bytes of a prompt's first token, and how many characters of its tokens are not in the text: those of BOS, and of
+/// a space that the vocabulary needs.
+fn begin(prompt: &Prompt, served: &Served) -> Result<(Vec<u8>, usize)> {
+    let tokenizer = served.tokenizer()?;
+    let first = prompt.tokens.first().map(|id| tokenizer.token_bytes(*id)).unwrap_or_default();
+    let spelled: usize = prompt.tokens.iter().map(|id| characters(&tokenizer.token_bytes(*id))).sum();
+    Ok((first, spelled.saturating_sub(prompt.text.chars().count())))
 }
 
 /// Answers a request.
@@ -55,7 +50,8 @@ impl Prompt {
 /// # Errors
 /// When it is at fault, or the engine does not take it.
 pub async fn run(call: Call) -> Result<Response<Body>> {
-    let (Completions { params, prompts, echo, stream, include_usage }, ready) = call.prepare(model_name, parse).await?;
+    let (request, ready) = call.prepare(model_name, parse).await?;
+    let Completions { params, prompts, echo, stream, numbers, extras } = request;
     let n = params.n;
     // Choice i is reply i % n to prompt i / n.
     let request = |i: usize| {
@@ -65,18 +61,24 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
     };
     let requests = (0..prompts.len() * n).map(request).collect();
     let (id, created, model) = (ready.shared.new_id("cmpl-"), now(), ready.model.names[0].clone());
-    let beginnings = prompts.iter().map(|prompt| prompt.begin(&ready.model)).collect::<Result<Vec<_>>>()?;
-    let replies = job::submit(ready, requests, Names { prompt: "prompt", constraint: "response_format" }).await?;
+    let beginnings = prompts.iter().map(|prompt| begin(prompt, &ready.model)).collect::<Result<Vec<_>>>()?;
+    let shape = match extras.verbose {
+        true => Some(Shape::new(&ready.model, &params, &prompts[0].tokens, stream, extras)?),
+        false => None,
+    };
+    let names = Names { prompt: "prompt", constraint: params.constraint_name };
+    let replies = job::submit(ready, requests, names).await?;
     if stream {
         let choice = |i: usize| Choice {
             echo: echo.then(|| prompts[i / n].text.clone()),
             first: beginnings[i / n].0.clone(),
             logprobs: Completion::new(if echo { beginnings[i / n].1 } else { 0 }),
+            clock: Clock::default(),
         };
         let choices = (0..prompts.len() * n).map(choice).collect();
         let total = Total::default();
-        let head = Head { id, object: "text_completion", created, model, include_usage };
-        return Ok(sse(replies, Chunks { head, n, choices, total }));
+        let head = Head { id, object: "text_completion", created, model, numbers, extras };
+        return Ok(sse(replies, Chunks { head, n, choices, total, timings: Value::Null }));
     }
     let texts = replies.collect().await?;
     let (mut total, mut choices) = (Total::default(), Vec::new());
@@ -94,14 +96,21 @@ pub async fn run(call: Call) -> Result<Response<Body>> {
             "finish_reason": finish_reason(text.reason),
         }));
     }
-    let value = json!({
+    let mut value = json!({
         "id": id,
         "object": "text_completion",
         "created": created,
         "model": model,
+        "system_fingerprint": FINGERPRINT,
         "choices": choices,
         "usage": total.json(),
     });
+    if let [text] = &texts[..] {
+        value["timings"] = timings(text.usage, text.timings);
+        if let Some(shape) = shape {
+            value["__verbose"] = shape.whole(0, text);
+        }
+    }
     Ok(body::json(StatusCode::OK, &value))
 }
 
@@ -109,7 +118,7 @@ fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Complet
     let sequences = served.max_texts(limits);
     served.check_generates()?;
     let prompts = prompts(&mut fields, "prompt", served, sequences, true)?;
-    let mut params = Params::parse(&mut fields, served.vocab(), sequences)?;
+    let mut params = Params::parse(&mut fields, served, sequences)?;
     if prompts.len() * params.n > sequences {
         let message = format!("{} prompts with n = {} exceed {sequences} texts", prompts.len(), params.n);
         return Err(ApiError::invalid("n", message));
@@ -118,50 +127,22 @@ fn parse(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Complet
     // Nothing is generated where only the prompt is asked for.
     let least = i64::from(!echo);
     let max = fields.integer("max_tokens", least..=MAX_TOKENS)?;
-    params.max_tokens = Some(max.map_or(DEFAULT_TOKENS, |n| n as usize));
+    params.max_tokens = max.map(|n| n as usize);
     params.logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|n| n as usize);
     params.constraint = params::response_format(&mut fields)?;
+    vllm::structured_outputs(&mut fields, &mut params)?;
+    let extras = Extras::parse(&mut fields, &mut params, served)?;
+    params.max_tokens.get_or_insert(DEFAULT_TOKENS);
     if let Some(best) = fields.integer("best_of", 1..=sequences as i64)?
         && best as usize != params.n
     {
         return Err(ApiError::unsupported("best_of", "best_of is supported only with the same value as n"));
     }
-    let (stream, include_usage) = stream(&mut fields)?;
+    let (stream, numbers) = stream(&mut fields)?;
+    let extras = extras.check(stream)?;
     params::labels(&mut fields)?;
     fields.finish()?;
-    Ok(Completions { params, prompts, echo, stream, include_usage })
-}
-
-/// Reads a member with one or several prompts: a text, tokens, or a list of either. `blank`: whether a text may be
-/// empty, which then begins with BOS alone.
-///
-/// # Errors
-/// Names the prompt at fault.
-pub fn prompts(fields: &mut Fields, name: &str, served: &Served, max: usize, blank: bool) -> Result<Vec<Prompt>> {
-    let Some(value) = fields.take(name) else { return Err(ApiError::invalid(name, format!("{name} is required"))) };
-    let list = match value {
-        // A list of numbers is one prompt.
-        Value::Array(list) if !list.is_empty() && !list[0].is_number() => list,
-        one => return Ok(vec![prompt(one, served, name, blank)?]),
-    };
-    if list.len() > max {
-        return Err(ApiError::invalid(name, format!("at most {max} texts are supported")));
-    }
-    list.into_iter().enumerate().map(|(i, value)| prompt(value, served, &format!("{name}[{i}]"), blank)).collect()
-}
-
-fn prompt(value: Value, served: &Served, name: &str, blank: bool) -> Result<Prompt> {
-    let empty = || Err(ApiError::invalid(name, format!("{name} must not be empty")));
-    match value {
-        Value::String(text) if !blank && text.trim().is_empty() => empty(),
-        Value::String(text) => Ok(Prompt { tokens: served.encode(&text, name)?, text }),
-        Value::Array(ids) if ids.is_empty() => empty(),
-        Value::Array(ids) => {
-            let tokens = ids.iter().map(|id| token(id, name, served.vocab())).collect::<Result<Vec<_>>>()?;
-            Ok(Prompt { text: served.tokenizer()?.decode(&tokens, true), tokens })
-        }
-        other => Err(wrong(name, "a string or a list of tokens", &other)),
-    }
+    Ok(Completions { params, prompts, echo, stream, numbers, extras })
 }
 
 /// Writes the chunks of a streamed response.
@@ -170,6 +151,8 @@ struct Chunks {
     n: usize,
     choices: Vec<Choice>,
     total: Total,
+    /// Of the reply that ended last.
+    timings: Value,
 }
 
 struct Choice {
@@ -178,6 +161,7 @@ struct Choice {
     /// The bytes of the prompt's first token, which has no probability.
     first: Vec<u8>,
     logprobs: Completion,
+    clock: Clock,
 }
 
 impl Chunks {
@@ -186,14 +170,21 @@ impl Chunks {
         let logprobs = self.choices[index].logprobs.take();
         let text = format!("{echo}{text}");
         let choice = json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish }]);
-        data(&self.head.chunk(choice), out);
+        let mut chunk = self.head.chunk_at(choice, &self.choices[index].clock);
+        if finish.is_some() {
+            chunk["timings"] = self.timings.clone();
+        }
+        data(&chunk, out);
     }
 }
 
 impl Writer for Chunks {
     fn event(&mut self, index: usize, event: Event, out: &mut String) {
+        self.choices[index].clock.observe(&event);
+        let choice = json!([{ "index": index, "text": "", "logprobs": null, "finish_reason": null }]);
+        self.head.progress(choice, &self.choices[index].clock, &event, out);
         match event {
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Progress { .. } => {}
             Event::Prompt { logprobs } => {
                 let Choice { first, logprobs: all, .. } = &mut self.choices[index];
                 logprobs.iter().for_each(|token| all.push(token.as_ref(), first));
@@ -204,7 +195,8 @@ impl Writer for Chunks {
                     self.text(index, &text, None, out);
                 }
             }
-            Event::Finished { reason, usage, .. } => {
+            Event::Finished { reason, usage, timings: times, .. } => {
+                self.timings = timings(usage, times);
                 self.total.add(usage, index.is_multiple_of(self.n));
                 self.text(index, "", Some(finish_reason(Some(reason))), out);
             }
@@ -213,6 +205,6 @@ impl Writer for Chunks {
     }
 
     fn end(&mut self, out: &mut String) {
-        self.head.end(&self.total, out);
+        self.head.end(&self.total, &self.timings, out);
     }
 }

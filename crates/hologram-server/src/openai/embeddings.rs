@@ -4,11 +4,11 @@ use hologram_llm::shortened;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::completions::prompts;
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::options::Limits;
+use crate::prompts::{Prompt, prompts};
 use crate::routes::{Call, model_name};
 use crate::served::Served;
 
@@ -19,11 +19,16 @@ use crate::served::Served;
 pub async fn run(call: Call) -> Result<Response<Body>> {
     let shared = call.shared.clone();
     let _running = shared.running()?;
-    let (value, _) = call.prepare(model_name, answer).await?;
+    let ((value, texts), ready) = call.prepare(model_name, answer).await?;
+    ready.model.metrics().embedded(&texts);
     Ok(body::json(StatusCode::OK, &value))
 }
 
-fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Value> {
+fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<(Value, Vec<Prompt>)> {
+    if !served.pools() {
+        let message = "with --pooling none a text has no vector of its own: its tokens' are at /embeddings";
+        return Err(ApiError::invalid("model", message));
+    }
     let width = served.engine.model().config().width;
     let texts = prompts(&mut fields, "input", served, limits.sequences, false)?;
     let base64 = fields.one_of("encoding_format", &["float", "base64"])? == Some("base64");
@@ -36,7 +41,7 @@ fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Value>
     }
     let mut data = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
-        let mut vector = served.embed(&text.tokens)?;
+        let mut vector = served.embed(&text.tokens)?.pop().unwrap_or_default();
         if let Some(n) = dimensions.filter(|n| *n < width) {
             vector = shortened(&vector, n);
         }
@@ -44,7 +49,7 @@ fn answer(served: &Served, limits: &Limits, mut fields: Fields) -> Result<Value>
         data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
     }
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
-    Ok(json!({ "object": "list", "data": data, "model": served.names[0], "usage": usage }))
+    Ok((json!({ "object": "list", "data": data, "model": served.names[0], "usage": usage }), texts))
 }
 
 /// The little-endian bytes of the numbers in base64.

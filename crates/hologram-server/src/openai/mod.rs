@@ -9,12 +9,14 @@ pub mod models;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hologram_llm::Finish;
 use hologram_llm::engine::Usage;
+use hologram_llm::{Event, Finish};
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::llamacpp::extras::Extras;
+use crate::llamacpp::reply::{Clock, FINGERPRINT};
 use crate::stream::data;
 
 /// Seconds since 1970.
@@ -62,6 +64,17 @@ impl Total {
     }
 }
 
+/// Where a streamed response has the numbers of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
+    /// Nowhere.
+    None,
+    /// In a chunk at the end.
+    AtEnd,
+    /// There, and in each chunk those of its choice so far.
+    InEach,
+}
+
 /// What the chunks of a streamed response have in common.
 struct Head {
     id: String,
@@ -69,8 +82,10 @@ struct Head {
     object: &'static str,
     created: u64,
     model: String,
-    /// Whether the numbers of tokens come at the end.
-    include_usage: bool,
+    /// Where the numbers of tokens are.
+    numbers: Numbers,
+    /// What llama.cpp's clients asked for besides.
+    extras: Extras,
 }
 
 impl Head {
@@ -80,38 +95,75 @@ impl Head {
             "object": self.object,
             "created": self.created,
             "model": self.model,
+            "system_fingerprint": FINGERPRINT,
             "choices": choices,
         });
-        if self.include_usage {
+        if self.numbers != Numbers::None {
             chunk["usage"] = Value::Null;
         }
         chunk
     }
 
-    /// Appends the response's end.
-    fn end(&self, total: &Total, out: &mut String) {
-        if self.include_usage {
+    /// A chunk of a reply that is not complete, with its times if the client asked for them.
+    fn chunk_at(&self, choices: Value, clock: &Clock) -> Value {
+        let mut chunk = self.chunk(choices);
+        if self.extras.timings {
+            chunk["timings"] = clock.timings();
+        }
+        if self.numbers == Numbers::InEach {
+            let (prompt_tokens, generated_tokens) = (clock.total(), clock.generated());
+            let mut total = Total::default();
+            total.add(Usage { prompt_tokens, cached_tokens: clock.cached(), generated_tokens }, true);
+            chunk["usage"] = total.json();
+        }
+        chunk
+    }
+
+    /// Appends how much of the prompt is computed, if the client asked for that and an event tells.
+    fn progress(&self, choices: Value, clock: &Clock, event: &Event, out: &mut String) {
+        if let Some(progress) = clock.progress(event).filter(|_| self.extras.progress) {
+            let mut chunk = self.chunk_at(choices, clock);
+            chunk["prompt_progress"] = progress;
+            data(&chunk, out);
+        }
+    }
+
+    /// Appends the response's end. `timings`: of the reply that ended last.
+    fn end(&self, total: &Total, timings: &Value, out: &mut String) {
+        if self.numbers != Numbers::None {
             let mut chunk = self.chunk(json!([]));
             chunk["usage"] = total.json();
+            chunk["timings"] = timings.clone();
             data(&chunk, out);
         }
         *out += "data: [DONE]\n\n";
     }
 }
 
-/// Reads `stream` and `stream_options`: whether to stream, and whether to send the numbers of tokens at the end.
+/// Reads `stream` and `stream_options`: whether to stream, and where to send the numbers of tokens.
 ///
 /// # Errors
 /// Names the parameter at fault.
-pub fn stream(fields: &mut Fields) -> Result<(bool, bool)> {
+pub fn stream(fields: &mut Fields) -> Result<(bool, Numbers)> {
     let stream = fields.boolean("stream")?.unwrap_or(false);
     let name = fields.name("stream_options");
-    let Some(mut options) = fields.object("stream_options")? else { return Ok((stream, false)) };
+    let Some(mut options) = fields.object("stream_options")? else { return Ok((stream, Numbers::None)) };
     if !stream {
         return Err(ApiError::invalid(name, "stream_options need stream: true"));
     }
     let usage = options.boolean("include_usage")?.unwrap_or(false);
+    // vLLM's; without usage it has no effect there either.
+    let each = options.boolean("continuous_usage_stats")?.unwrap_or(false) && usage;
     options.only("include_obfuscation", &[false.into()])?;
     options.finish()?;
-    Ok((stream, usage))
+    Ok((
+        stream,
+        if each {
+            Numbers::InEach
+        } else if usage {
+            Numbers::AtEnd
+        } else {
+            Numbers::None
+        },
+    ))
 }

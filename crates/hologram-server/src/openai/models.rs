@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::error::Result;
-use crate::registry::Summary;
+use crate::registry::{ANY_NAME, Summary};
 use crate::routes::{Call, unescaped};
 
 /// All names of all models, each model's own first.
@@ -14,8 +14,11 @@ use crate::routes::{Call, unescaped};
 /// 503 while loading.
 pub fn list(call: &Call) -> Result<Response<Body>> {
     let all = call.shared.models()?.list();
-    let models: Vec<Value> =
-        all.flat_map(|summary| summary.names.iter().map(|name| model(&summary, name)).collect::<Vec<_>>()).collect();
+    let of = |summary: Summary| {
+        let names = summary.names.iter().filter(|name| **name != ANY_NAME);
+        names.map(|name| model(&summary, name)).collect::<Vec<_>>()
+    };
+    let models: Vec<Value> = all.flat_map(of).collect();
     Ok(body::json(StatusCode::OK, &json!({ "object": "list", "data": models })))
 }
 

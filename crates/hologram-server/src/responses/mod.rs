@@ -108,7 +108,7 @@ impl Writer for Output {
                 self.items.send("response.created", json!({ "response": response }), out);
                 self.items.send("response.in_progress", json!({ "response": response }), out);
             }
-            Event::Prompt { .. } => {}
+            Event::Progress { .. } | Event::Prompt { .. } => {}
             Event::Token { text, .. } => {
                 let deltas = self.splitter.push(&text);
                 self.add(deltas, out);

@@ -74,7 +74,7 @@ pub fn parse(served: &Served, _: &Limits, mut fields: Fields) -> Result<Request>
     // Thoughts are not encrypted.
     fields.only("include", &[json!([]), json!(["reasoning.encrypted_content"])])?;
     fields.only("stream_options", &[json!({}), json!({ "include_obfuscation": false })])?;
-    let params = Params::parse(&mut fields, served.vocab(), 1)?;
+    let params = Params::parse(&mut fields, served, 1)?;
     fields.finish()?;
     let params = Params { max_tokens, constraint, ..params };
     let conversation = Conversation { messages, variables, ..Conversation::default() };

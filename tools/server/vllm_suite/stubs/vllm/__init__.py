@@ -1,0 +1,1 @@
+"""Of vLLM what its HTTP tests import."""
