@@ -236,7 +236,8 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
         }
     });
     let Some(result) = result? else {
-        return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
+        // Python's None came as no second operand.
+        return wrong_type(format!("{name} takes no single operand: the other one is None"));
     };
     let emit = tape::emit(|| {
         let (name, ty) = (name.to_string(), x.ty());

@@ -7,5 +7,5 @@ suite=$1 examples=${2:-20}
 skips=$(cd "$(dirname "$0")" && pwd)/array_api_skips.txt
 cd "$suite"
 export ARRAY_API_TESTS_MODULE=hologram ARRAY_API_TESTS_VERSION=2024.12 ARRAY_API_TESTS_SKIP_DTYPES=complex64,complex128
-exec python -m pytest array_api_tests --max-examples "$examples" --disable-extension linalg --disable-extension fft \
+exec python -m pytest array_api_tests --max-examples "$examples" --disable-extension fft \
   --skips-file "$skips" -p no:cacheprovider -q --tb=line "${@:3}"

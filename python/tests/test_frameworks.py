@@ -128,3 +128,27 @@ def test_work_follows_the_streams(framework, device):
             if i % 50 == 0:
                 assert other.values(back[-2:]) == [2.0 * (n - 2 + i) + 1, 2.0 * (n - 1 + i) + 1]
         assert other.values(back[:2]) == [2.0 * i + 1, 2.0 * (i + 1) + 1]
+
+
+@pytest.mark.skipif("cuda:0" not in DEVICES, reason="needs a GPU")
+def test_memory_given_back_serves_others_after_the_consumers_work():
+    """The consumer drops a tensor while its stream still has to read it."""
+    torch = Torch("cuda:0").torch
+    n = 1 << 22
+    ones = hg.ones(n, device="cuda:0")
+    stream = torch.cuda.Stream()
+    for i in range(5):
+        own = ones * float(i)
+        address = own.data_ptr
+        with torch.cuda.stream(stream):
+            taken = torch.from_dlpack(own)
+            # Some tenths of a second before the read.
+            torch.cuda._sleep(300_000_000)
+            read = taken.clone()
+        del own, taken
+        gc.collect()
+        others = [ones * -1.0 for _ in range(4)]
+        assert address in [x.data_ptr for x in others]
+        hg.synchronize("cuda:0")
+        stream.synchronize()
+        assert (read == float(i)).all().item()

@@ -210,10 +210,11 @@ impl Described {
     }
 }
 
-/// What an exported structure needs as long as it lives: the memory, and the lists that it points to.
+/// What an exported structure needs as long as it lives: the memory, and the lists that it points to. When it is dropped,
+/// the consumer's work in streams of a GPU may still use the memory; what uses it next comes after that work.
 #[derive(Debug)]
 pub struct Exported {
-    _tensor: Tensor,
+    tensor: Option<Tensor>,
     shape: Vec<i64>,
     strides: Vec<i64>,
 }
@@ -225,7 +226,7 @@ impl Exported {
         let (address, DType::Plain(ty)) = (tensor.address()?, tensor.dtype()) else { return None };
         let numbers = |list: &[usize]| list.iter().map(|n| *n as i64).collect::<Vec<_>>();
         let (shape, strides) = (numbers(tensor.shape()), numbers(&tensor.strides()));
-        let mut exported = Box::new(Exported { _tensor: tensor, shape, strides });
+        let mut exported = Box::new(Exported { tensor: Some(tensor), shape, strides });
         let empty = exported.shape.contains(&0);
         let raw = DLTensor {
             data: if empty { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(address as usize) },
@@ -238,6 +239,17 @@ impl Exported {
             byte_offset: 0,
         };
         Some((exported, raw))
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        if let Some(tensor) = self.tensor.take()
+            && tensor.executor().backend().wait_for_all_streams(tensor.buffer()).is_err()
+        {
+            // The device cannot tell when its streams are done: the memory serves nobody again.
+            std::mem::forget(tensor);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hologram_backends::{Buffer, DType, Elementwise, Event, Lru};
+use hologram_backends::{BackendType, Buffer, DType, Elementwise, Event, Lru};
 use hologram_isa::Type;
 use tracing::span::EnteredSpan;
 
@@ -100,6 +100,26 @@ calls! {
     Counted "count_nonzero",
     Unravel "nonzero",
     SearchSorted "search_sorted",
+}
+
+impl Call {
+    /// Whether it reads each element once, in the order of the operand's shape, so that a large transposed operand is
+    /// better copied into that order first: the CPU has a kernel for this, while programs fetch element by element.
+    fn reads_in_order(self) -> bool {
+        matches!(self, Call::Elementwise(_) | Call::Cast | Call::Reduce | Call::ReduceAll)
+    }
+}
+
+/// The least elements of a tensor whose order matters: fewer lie in the fastest cache.
+const TURNED: usize = 8 << 10;
+
+/// Whether neighbours of a view's last dimension lie apart in memory, and those of another lie together.
+fn is_turned(t: &Tensor) -> bool {
+    let Some(strides) = &t.strides else { return false };
+    let mut dims = t.shape.iter().zip(strides).filter(|(n, _)| **n > 1).rev();
+    t.shape.iter().product::<usize>() >= TURNED
+        && dims.next().is_some_and(|(_, stride)| *stride > 1)
+        && dims.any(|(_, stride)| *stride == 1)
 }
 
 /// The cache key: everything that a compiled operation depends on.
@@ -231,7 +251,12 @@ impl Executor {
             Some(operation) => operation,
             None => {
                 let mut graph = Graph::new();
-                let nodes = operands.iter().map(|t| graph.constant(t)).collect::<Result<Vec<_>>>()?;
+                let mut nodes = operands.iter().map(|t| graph.constant(t)).collect::<Result<Vec<_>>>()?;
+                if self.info().backend == BackendType::Cpu && call.reads_in_order() {
+                    for (node, _) in nodes.iter_mut().zip(operands).filter(|(_, t)| is_turned(t)) {
+                        *node = graph.copy(*node)?;
+                    }
+                }
                 let result = build(&mut graph, &nodes)?;
                 graph.output("result", result)?;
                 let compiled = graph.prepare(self, &[], CompileOptions::default(), Sharing::OwnOutputs)?;

@@ -3,7 +3,7 @@
 mod common;
 
 use hologram_core::ops::Reduction;
-use hologram_core::{DType, Dim, Graph, Result, Tensor};
+use hologram_core::{BackendType, DType, Dim, Graph, Result, Tensor};
 
 use common::{devices, tested};
 
@@ -82,6 +82,45 @@ fn an_operation_is_compiled_once_for_its_types_shapes_and_layouts() -> Result<()
     }
     let y = x.reshape(&[16])?.slice(0, 3, 7)?;
     assert_eq!((&y + &y.slice(0, 1, 2)?)?.to_vec::<f32>()?, [7.0, 8.0, 9.0, 10.0]);
+    Ok(())
+}
+
+/// A large one is copied into the order of its shape first, by a kernel of the device.
+#[test]
+fn transposed_operands_give_what_their_copies_give() -> Result<()> {
+    for executor in devices().into_iter().filter(|executor| executor.info().backend == BackendType::Cpu) {
+        let (a, b, c) = (4, 37, 89);
+        let numbers: Vec<f32> = (0..a * b * c).map(|i| (i % 1009) as f32 - 500.0).collect();
+        let x = Tensor::from_slice(&executor, &[a, b, c], &numbers)?;
+        let rows = |order: [usize; 3]| -> Result<(Tensor, Vec<f32>)> {
+            let sizes = order.map(|d| [a, b, c][d]);
+            let at = |i: usize, j: usize, k: usize| {
+                let mut place = [0; 3];
+                order.iter().zip([i, j, k]).for_each(|(d, index)| place[*d] = index);
+                numbers[(place[0] * b + place[1]) * c + place[2]]
+            };
+            let all =
+                (0..sizes[0]).flat_map(|i| (0..sizes[1]).flat_map(move |j| (0..sizes[2]).map(move |k| (i, j, k))));
+            Ok((x.permute(&order)?, all.map(|(i, j, k)| at(i, j, k)).collect()))
+        };
+        for order in [[0, 2, 1], [2, 1, 0], [1, 2, 0], [2, 0, 1], [1, 0, 2]] {
+            let (view, want) = rows(order)?;
+            let launches = executor.metrics().launches;
+            let copied = view.neg()?.wait().map(|()| executor.metrics().launches - launches)?;
+            // In [1, 0, 2] the last dimension stays where it was.
+            assert_eq!(copied, if order[2] == 2 { 1 } else { 2 }, "{order:?}");
+            assert_eq!(view.add(&view)?.to_vec::<f32>()?, want.iter().map(|x| x + x).collect::<Vec<_>>());
+            assert_eq!(view.cast(DType::I32)?.to_vec::<i32>()?, want.iter().map(|x| *x as i32).collect::<Vec<_>>());
+            let [_, _, n] = order.map(|d| [a, b, c][d]);
+            let sums: Vec<f32> = want.chunks(n).map(|row| row.iter().sum()).collect();
+            assert_eq!(view.reduce(Reduction::Sum, -1)?.to_vec::<f32>()?, sums);
+            // A part of it, which begins behind the memory's start, and one operand in another order.
+            let part = view.slice(0, 1, 4)?;
+            let added = part.add(&part.contiguous()?)?.to_vec::<f32>()?;
+            let len = want.len() / view.shape()[0];
+            assert_eq!(added, want[len..4 * len].iter().map(|x| x + x).collect::<Vec<_>>());
+        }
+    }
     Ok(())
 }
 

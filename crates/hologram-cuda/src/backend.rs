@@ -356,6 +356,18 @@ impl Backend for CudaBackend {
         self.told(recorded.and_then(|_| unsafe { event.hold_back(stream) }))
     }
 
+    fn wait_for_all_streams(&self, buffer: &Buffer) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        let whole = range(&self.context, "wait_for_all_streams", buffer, buffer.bytes(), 0, false)?;
+        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
+        // As a use of the buffer: uploads to its memory wait for it too.
+        let ordered = self.queue().enqueue(usages.iter(), |compute| {
+            event.record_all()?;
+            compute.wait_for(&event)
+        });
+        self.told(ordered.map(|_| ()))
+    }
+
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
         self.context.enter()?;
         let to = range(&self.context, "copy_to_buffer", buffer, offset, data.len(), true)?;

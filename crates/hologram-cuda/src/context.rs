@@ -316,6 +316,13 @@ impl CudaEvent {
         self.context.check(code, || "recording an event".into())
     }
 
+    /// Records all work of the primary context so far, in whatever stream it is.
+    pub(super) fn record_all(&self) -> Result<()> {
+        // SAFETY: both live.
+        let code = unsafe { (self.context.driver.cuCtxRecordEvent)(self.context.context, self.raw) };
+        self.context.check(code, || "recording an event of all streams".into())
+    }
+
     /// Records the event in a stream of another library.
     ///
     /// # Safety

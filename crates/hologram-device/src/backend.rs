@@ -108,6 +108,16 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
+    /// Lets the buffer's memory serve later work only after all work that the process has put into any of the device's
+    /// streams: another library that gives memory back need not have waited for its own. Does nothing on a device
+    /// without streams.
+    ///
+    /// # Errors
+    /// Those of the device; then other work may still use the memory.
+    fn wait_for_all_streams(&self, _buffer: &Buffer) -> Result<()> {
+        Ok(())
+    }
+
     /// Copies host bytes into a buffer at a byte offset.
     ///
     /// # Errors

@@ -1,0 +1,97 @@
+"""What a long-lived or a large process meets: many tensors, an exit with work under way, and arrays of gigabytes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import hologram as hg
+
+DEVICE = os.environ.get("HOLOGRAM_TEST_DEVICE", "cpu")
+
+
+def resident():
+    try:
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pytest.skip("needs /proc")
+
+
+def test_a_hundred_thousand_creations_do_not_grow():
+    def create(count):
+        for i in range(count):
+            x = hg.asarray([float(i), 1.0])
+            y = hg.zeros((2,)) + x
+        assert y.tolist() == [float(count - 1), 1.0]
+
+    create(10_000)
+    before = resident()
+    create(100_000)
+    assert resident() - before < 5_000_000
+
+
+EXITS = {
+    "operations": """
+x = hg.ones((512, 512))
+for _ in range(50):
+    x = x @ x * 1e-3
+""",
+    "a daemon's operations": """
+import threading, time
+def work():
+    x = hg.ones((256, 256))
+    while True:
+        x = x @ x * 1e-3
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+""",
+    "an exception": """
+x = hg.ones((512, 512))
+y = x @ x
+try:
+    raise KeyError("expected")
+except KeyError:
+    sys.exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_the_interpreter_exits_with_work_under_way(what):
+    code = f"import sys\nimport hologram as hg\nhg.set_default_device({DEVICE!r})\n{EXITS[what]}"
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0 and done.stderr == "", done
+
+
+def test_more_elements_than_there_can_be_are_an_error():
+    for shape in (2**62, (2**31, 2**31), (2**40,)):
+        with pytest.raises((ValueError, OverflowError, MemoryError)):
+            hg.zeros(shape)
+        with pytest.raises((ValueError, OverflowError, MemoryError)):
+            hg.ones(shape, dtype=hg.float64)
+    assert (hg.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.skipif("HOLOGRAM_LARGE" not in os.environ, reason="takes 11 GB of memory: set HOLOGRAM_LARGE")
+@pytest.mark.timeout(600)
+def test_arrays_of_five_gigabytes():
+    n = (5 << 30) // 4 + 3
+    x = hg.ones(n)
+    assert x.nbytes > 5 << 30
+    x = x + x
+    assert x[-1].item() == 2.0 and x[n // 2 - 1 : n // 2 + 2].tolist() == [2.0] * 3
+    assert hg.max(x).item() == 2.0 and hg.count_nonzero(x[-5:]).item() == 5
+    # Exact in float32: partial sums are powers of two but for the rest.
+    assert abs(hg.sum(x[: 1 << 30]).item() - 2.0 * (1 << 30)) <= 1024
+    rows = hg.reshape(x[: 5 << 28], (5, -1))
+    assert hg.mean(rows, axis=1).tolist() == pytest.approx([2.0] * 5)
+    if DEVICE == "cpu":
+        np = pytest.importorskip("numpy")
+        shared = np.from_dlpack(x)
+        assert shared.ctypes.data == x.data_ptr
+        shared[-1] = 7.0
+        assert x[-1].item() == 7.0
