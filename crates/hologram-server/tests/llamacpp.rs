@@ -131,7 +131,7 @@ fn grammars_schemas_and_biases_hold() {
     let text =
         content("/completion", json!({"grammar": "root ::= x{3} [0-9]\nx ::= \"ab\" | \"ba\"", "ignore_eos": false}));
     assert_eq!(text.len(), 7, "{text}");
-    assert!(text[..6].as_bytes().chunks(2).all(|two| two == b"ab" || two == b"ba"), "{text}");
+    assert!(text.as_bytes()[..6].chunks(2).all(|two| two == b"ab" || two == b"ba"), "{text}");
     for grammar in ["root ::= (\"a\" | .) [^\\x00-\\x7f_-]{0,2} |", "%llguidance {}\nstart: /[0-9]/"] {
         let text = content("/completion", json!({"grammar": grammar, "n_predict": 40}));
         assert!(text.chars().count() <= 3, "{grammar}: {text:?}");

@@ -324,7 +324,7 @@ mod tests {
             ("root ::= \"a\"{5,5}", "start: r_root\nr_root: \"a\"{5,5}\n"),
             (
                 "root ::= x-Y? # why\nx-Y ::= [a-z\\n]+ |\n  \"\\\"\"",
-                concat!("start: r_root\nr_root: r_x_2d__59_?\nr_x_2d__59_: /[\\u{61}-\\u{7a}\\u{a}]+/ | \"\\\"\"\n"),
+                "start: r_root\nr_root: r_x_2d__59_?\nr_x_2d__59_: /[\\u{61}-\\u{7a}\\u{a}]+/ | \"\\\"\"\n",
             ),
             (
                 "root ::= (\"a\" |\n [^0-9-]) . {2,}",

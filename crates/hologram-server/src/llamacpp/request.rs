@@ -152,9 +152,12 @@ fn samplers(fields: &mut Fields, sampling: &mut SamplerConfig) -> Result<()> {
     Ok(())
 }
 
+/// Whether a number switches a parameter off.
+type IsOff = fn(f64) -> bool;
+
 /// Accepts parameters of what the server does not have where they switch it off, or belong to what is off.
 fn without_effect(fields: &mut Fields, sampling: &mut SamplerConfig) -> Result<()> {
-    let off: [(&str, &str, fn(f64) -> bool); 13] = [
+    let off: [(&str, &str, IsOff); 13] = [
         ("dynatemp_range", "0", |n| n == 0.0),
         ("top_n_sigma", "0 or less", |n| n <= 0.0),
         ("xtc_probability", "0", |n| n == 0.0),
