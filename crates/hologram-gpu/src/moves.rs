@@ -156,7 +156,7 @@ mod tests {
     /// Dimensions that lie one after the other are one, and the widest words are copied.
     #[test]
     fn copies_of_views_take_wide_words() {
-        let rows = Extent::Step { slot: 0, max: 9 };
+        let rows = Extent::step(0, 9);
         let fixed = Extent::Fixed;
         for (offset, strides, shape, ty, word) in [
             // The last 64 of 192 elements of 16 heads, which are neighbours.
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn tensors_are_joined_in_wide_words() {
-        let rows = Extent::Step { slot: 0, max: 9 };
+        let rows = Extent::step(0, 9);
         let fixed = Extent::Fixed;
         let kernel = find(
             &spec(
