@@ -223,7 +223,7 @@ impl Conv {
     fn floats(&self, target: Target) -> Option<NativeKernel> {
         let (rows, together) = if self.lines > 64 { (128, 1) } else { (64, 3) };
         let places = together * target.multiprocessors as usize;
-        let pace = Pace { stage: if rows == 64 { 900 } else { 600 }, ends: 3000, places };
+        let pace = Pace { stage: 1100, ends: 3000, places };
         let prepared = Prepared { operands: self.as_they_are(), before: None, scratch: 0 };
         let stages = prepared.operands.all.div_ceil(FLOATS);
         self.launched(format!("conv_floats_{rows}"), prepared, [rows, 0], stages, pace)
@@ -231,9 +231,9 @@ impl Conv {
 
     /// `f16` and `bf16`: a product on tensor cores.
     fn product(&self, target: Target) -> Option<NativeKernel> {
-        let (rows, together) = if self.lines > 64 { (128, 2) } else { (64, 3) };
-        let places = together * target.multiprocessors as usize;
-        let pace = Pace { stage: if rows == 64 { 1000 } else { 1300 }, ends: 4000, places };
+        let (rows, stage) = if self.lines > 64 { (128, 750) } else { (64, 500) };
+        // Workgroups that share a multiprocessor take as long as one after the other.
+        let pace = Pace { stage, ends: 3000, places: target.multiprocessors as usize };
         let prepared = self.prepared()?;
         let entry = format!("conv_{}_{rows}_{}", prepared.operands.form, self.name());
         let stages = prepared.operands.all.div_ceil(STAGE);
@@ -271,8 +271,10 @@ impl Conv {
         let turned = if chunks == 1 { taken.div_ceil(256) } else { taken.div_ceil(64) * chunks.div_ceil(8) };
         let turned = turned.checked_mul(self.groups)?.checked_mul(self.images.max())?;
         let (mut scratch, mut groups) = (bytes, turned);
+        let mut kernels_out = Memory::Null;
         if self.taps() > 1 || !whole {
-            operands.w = Memory::Scratch(scratch);
+            kernels_out = Memory::Scratch(scratch);
+            operands.w = kernels_out;
             let pieces = self.kernels().checked_mul(operands.all)?;
             groups = groups.checked_add(pieces.div_ceil(256))?;
             scratch = scratch.checked_add((pieces.checked_mul(2 * CHUNK)?).checked_next_multiple_of(ALIGN)?)?;
@@ -281,7 +283,7 @@ impl Conv {
             x: self.places.input(0, 0),
             w: self.places.input(1, 0),
             images_out: operands.x,
-            kernels_out: operands.w,
+            kernels_out,
             images: self.places.counted(Count::of(&[self.images])?),
             groups: number(self.groups)?,
             depth: number(self.depth)?,
