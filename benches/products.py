@@ -5,6 +5,7 @@
     cargo build --release -p hologram-core --example product_bench
     venv/bin/python benches/products.py [--threads 1,2] [--rounds 7] [--only f32] [--sides 256,1024] [--bench PROGRAM]
     venv/bin/python benches/products.py --device cuda    # by the Python package, which must be installed
+    venv/bin/python benches/products.py --device cuda --only conv2d    # ResNet-50's layers of 32 images, f16
 
 Both sides take turns: in every round each has the least of a few runs of a case, and printed are the medians over the
 rounds, in GFLOP/s, with the median of the rounds' ratios. The share is of multiplications alone on as many threads,
@@ -51,6 +52,59 @@ def torch_seconds(ty, batch, n, layout, count):
     return least / count
 
 
+# ResNet-50's convolutions: channels, kernels, their side, stride, side of the images.
+LAYERS = [
+    (3, 64, 7, 2, 224), (64, 64, 1, 1, 56), (64, 64, 3, 1, 56), (64, 256, 1, 1, 56), (256, 64, 1, 1, 56),
+    (256, 128, 1, 1, 56), (128, 128, 3, 2, 56), (128, 512, 1, 1, 28), (256, 512, 1, 2, 56), (512, 128, 1, 1, 28),
+    (128, 128, 3, 1, 28), (512, 256, 1, 1, 28), (256, 256, 3, 2, 28), (256, 1024, 1, 1, 14), (512, 1024, 1, 2, 28),
+    (1024, 256, 1, 1, 14), (256, 256, 3, 1, 14), (1024, 512, 1, 1, 14), (512, 512, 3, 2, 14), (512, 2048, 1, 1, 7),
+    (1024, 2048, 1, 2, 14), (2048, 512, 1, 1, 7), (512, 512, 3, 1, 7),
+]
+
+
+def gpu_seconds(call, wait, count):
+    wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    wait()
+    return (time.perf_counter() - start) / count
+
+
+def convolutions_on_gpu():
+    """The layers beside cuDNN, whose images lie as [n, c, h, w] as ours, or with channels last."""
+    import hologram as hg
+
+    torch.backends.cudnn.benchmark = True
+    print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, medians of {args.rounds} rounds, µs")
+    print("| layer | Hologram | torch | ratio | torch, channels last | ratio |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for channels, kernels, side, stride, image in LAYERS:
+        x = torch.randn(32, channels, image, image, device="cuda").half()
+        w = (torch.randn(kernels, channels, side, side, device="cuda") * 0.05).half()
+        layer = hg.nn.Conv2d(channels, kernels, side, stride=stride, padding=side // 2, bias=False, device="cuda")
+        layer.weight, own = hg.from_dlpack(w), hg.from_dlpack(x)
+        last = [t.to(memory_format=torch.channels_last) for t in (x, w)]
+        convolve = torch.nn.functional.conv2d
+        calls = [
+            (lambda: layer(own), lambda: hg.synchronize("cuda")),
+            (lambda: convolve(x, w, None, stride, side // 2), torch.cuda.synchronize),
+            (lambda: convolve(*last, None, stride, side // 2), torch.cuda.synchronize),
+        ]
+        got, want = torch.from_dlpack(calls[0][0]()).double(), calls[1][0]().double()
+        error = ((got - want).abs().max() / want.abs().max()).item()
+        if not error < 0.005:
+            raise SystemExit(f"conv2d {channels} to {kernels}, {side}², {image}²: off by {error}")
+        rows = []
+        for _ in range(args.rounds):
+            one, *others = (gpu_seconds(call, wait, 50) for call, wait in calls)
+            rows.append((one, *(figure for other in others for figure in (other, other / one))))
+        one, first, ratio, second, ratio2 = (statistics.median(column) for column in zip(*rows))
+        name = f"{channels} → {kernels}, {side}²{f' / {stride}' if stride > 1 else ''}, {image}²"
+        figures = f"{one * 1e6:.1f} | {first * 1e6:.1f} | {ratio:.2f} | {second * 1e6:.1f} | {ratio2:.2f}"
+        print(f"| {name} | {figures} |", flush=True)
+
+
 def on_gpu():
     """The table of a GPU."""
     import hologram as hg
@@ -66,14 +120,6 @@ def on_gpu():
     table += [("f32", 1, n, layout) for n in sides if n <= 4096 for layout in LAYOUTS]
     table += [("f32", 512, 64, "NN"), ("f32", 64, 256, "NN")]
     table += [("f64", 1, n, "NN") for n in sides if n <= 4096] + [("i8", 1, n, "NT") for n in sides]
-
-    def seconds(call, wait, count):
-        wait()
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        wait()
-        return (time.perf_counter() - start) / count
 
     for ty, batch, n, layout in table:
         if args.only and ty not in args.only.split(","):
@@ -99,8 +145,8 @@ def on_gpu():
         count = max(1, min(200, int(2e11 / flop)))
         rows = []
         for _ in range(args.rounds):
-            one = seconds(ours, lambda: hg.synchronize("cuda"), count)
-            other = seconds(theirs, torch.cuda.synchronize, count)
+            one = gpu_seconds(ours, lambda: hg.synchronize("cuda"), count)
+            other = gpu_seconds(theirs, torch.cuda.synchronize, count)
             rows.append((flop / one, flop / other, other / one))
         one, other, ratio = (statistics.median(column) for column in zip(*rows))
         size = f"{batch} × {n}³" if batch > 1 else f"{n}³"
@@ -108,7 +154,7 @@ def on_gpu():
 
 
 if args.device == "cuda":
-    on_gpu()
+    convolutions_on_gpu() if args.only == "conv2d" else on_gpu()
     raise SystemExit
 
 for threads in args.threads.split(","):

@@ -10,6 +10,7 @@ mod attention;
 mod batch_matmul;
 mod biases;
 mod causal_conv;
+mod conv2d;
 mod dry;
 mod elementwise;
 mod experts;
@@ -286,6 +287,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::RecurrentState(_) | Operation::Recurrence(_) => &[recurrence::find],
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::BatchMatmul { .. } => &[batch_matmul::find],
+        Operation::Conv2d { .. } => &[conv2d::find],
         Operation::FusedElementwise
         | Operation::Fill { .. }
         | Operation::Arange { .. }
@@ -299,7 +301,6 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::SortBlocks { .. }
         | Operation::SortMerge { .. }
         | Operation::ArgSort { .. }
-        | Operation::Conv2d { .. }
         | Operation::ConvState
         | Operation::Loss(_)
         | Operation::CrossEntropy

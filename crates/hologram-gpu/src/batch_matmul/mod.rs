@@ -355,11 +355,11 @@ struct Sizes {
 
 /// How long a workgroup works, in nanoseconds: at a stage of the depth, and before and after all of them.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    stage: usize,
-    ends: usize,
+pub(super) struct Pace {
+    pub stage: usize,
+    pub ends: usize,
     /// Workgroups that work at a time.
-    places: usize,
+    pub places: usize,
 }
 
 /// The most parts of the depth, and the most bytes of their sums.
@@ -371,9 +371,14 @@ const JOINED_BYTES: usize = 2500;
 
 /// The number of parts of the depth with the least estimated time, and that time in nanoseconds.
 fn splits(product: &Product, tiles: usize, stages: usize, pace: Pace) -> (usize, usize) {
+    parts(|splits| product.sums(splits), tiles, stages, pace)
+}
+
+/// As [`splits`], for a product whose parts have sums of so many bytes.
+pub(super) fn parts(sums: impl Fn(usize) -> Option<usize>, tiles: usize, stages: usize, pace: Pace) -> (usize, usize) {
     let time = |splits: usize| {
         let share = stages.div_ceil(splits);
-        let sums = product.sums(splits)?;
+        let sums = sums(splits)?;
         // Every part has some of the stages; many tiles keep the device busy without.
         let pays = tiles < 2 * pace.places && sums <= MOST_SUMS && share * (splits - 1) < stages;
         let fits = splits == 1 || pays;
