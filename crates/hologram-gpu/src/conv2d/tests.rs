@@ -59,7 +59,7 @@ fn forms() {
 /// Images of a run-time number, with what precedes the product: only the pixels that kernels of one element read.
 #[test]
 fn pixels_that_are_read() {
-    let images = Extent::Step { slot: 1, max: 4 };
+    let images = Extent::step(1, 4);
     let launches = launches(&spec(DType::F16, images, [20, 9, 8], [70, 20, 1, 1], 2, 0), H200);
     let [prepare, product, ..] = launches.as_slice() else { panic!("{launches:?}") };
     let prepare = prepare.filled::<ConvPrepare>();
