@@ -13,7 +13,7 @@ use super::groups::Group;
 use super::memory::{Lifetime, assign};
 use super::plan::{InputSlot, OutputSlot, Plan};
 use super::view::Place;
-use super::{Graph, NodeId, Source};
+use super::{Graph, NodeId, Source, VIEW_ALIGN};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::layout::Layout;
@@ -447,6 +447,10 @@ impl Graph {
         if let (Some(own), Source::Tensor(tensor)) =
             (&self.nodes[storage.0 as usize].layout, &self.nodes[storage.0 as usize].source)
         {
+            // Native kernels use vector accesses from the first element on.
+            if !tensor.offset().is_multiple_of(VIEW_ALIGN) {
+                return None;
+            }
             // A tensor that is itself a view is bound up to its last element: fewer elements than its shape has where
             // they repeat.
             memory.shape = vec![Extent::Fixed(own.span(tensor.shape()))];

@@ -93,7 +93,8 @@ template <class E, uint COUNT> FN void store_sums(const float *sums, void *y, si
 
 // A warp's 16 kernels × 32 windows of sums in shared memory to the result, COUNT windows a lane.
 template <class E, uint COUNT>
-FN void store_rows(const float *part, uint lane, uint row, uint lines, uint window, uint columns, uint windows, uint kernel, uint kernels, uint finish, const E *bias, void *y, size_t start)
+FN void store_rows(const float *part, uint lane, uint row, uint lines, uint window, uint columns, uint windows, uint kernel,
+    uint kernels, uint finish, const E *bias, void *y, size_t start)
 {
     constexpr uint LANES = 32 / COUNT;
     const uint c = lane % LANES * COUNT, column = window + c;
@@ -103,6 +104,43 @@ FN void store_rows(const float *part, uint lane, uint row, uint lines, uint wind
     for (uint r = lane / LANES; r < 16 && row + r < lines; r += COUNT)
         store_sums<E, COUNT>(part + r * PART + c, y, at + (size_t)(row + r) * windows, finish, finish & BIAS ? from(bias[kernel + row + r]) : 0.0f);
 }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+FN uint pair(float low, float high, half)
+{
+    uint r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+FN uint pair(float low, float high, __nv_bfloat16) { return pack_bf16(low, high); }
+// A warp's 16 kernels × 128 windows, from registers by 4 KiB of shared memory, to the result: lines of 256 bytes. Eight windows are of one image.
+template <class E>
+FN void store_lines(const float (&sum)[64], uint part, uint lane, uint row, uint lines, uint window, uint columns, uint windows, uint kernel,
+    uint kernels, bool biased, const E *bias, E *y)
+{
+    #pragma unroll
+    for (uint h = 0; h < 2; ++h) {
+        const uint r = (lane >> 2) + h * 8;
+        const float more = biased && row + r < lines ? from(bias[kernel + row + r]) : 0.0f;
+        #pragma unroll
+        for (uint j = 0; j < 16; ++j)
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(part + r * 256 + ((j ^ (r & 7)) << 4) + (lane & 3) * 4),
+                         "r"(pair(sum[j * 4 + h * 2] + more, sum[j * 4 + h * 2 + 1] + more, E())) : "memory");
+    }
+    __syncwarp();
+    const uint column = window + (lane & 15) * 8;
+    if (column >= columns) return;
+    E *const to = y + ((size_t)(column / windows) * kernels + kernel) * windows + column % windows;
+    #pragma unroll
+    for (uint i = 0; i < 8; ++i) {
+        const uint r = i * 2 + (lane >> 4);
+        uint4 v;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(part + r * 256 + (((lane & 15) ^ (r & 7)) << 4)) : "memory");
+        if (row + r < lines) *(uint4 *)(to + (size_t)(row + r) * windows) = v;
+    }
+}
+#endif
 
 template <class E, uint ROWS, int FORM, class Args> FN void convolve(const E *x, const E *w, const E *bias, void *y, const Args &a)
 {
@@ -249,6 +287,11 @@ template <class E, uint ROWS, int FORM, class Args> FN void convolve(const E *x,
 
     float *const part = (float *)(shared + (base - shared_address(shared))) + warp * 16 * PART;
     const uint all_kernels = a.groups * a.lines;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (!(a.finish & SUMS) && a.windows % 8 == 0)
+        return store_lines<E>(sum, base + warp * 4096, lane, row + own_row, a.lines, column, columns, a.windows, group * a.lines, all_kernels, a.finish & BIAS,
+                              bias, (E *)y);
+#endif
     const size_t start = a.finish & SUMS ? (size_t)split * columns * all_kernels : 0;
     #pragma unroll 1
     for (uint chunk = 0; chunk < 4; ++chunk) {
@@ -261,7 +304,8 @@ template <class E, uint ROWS, int FORM, class Args> FN void convolve(const E *x,
                     for (uint e = 0; e < 4; ++e) part[((lane >> 2) + (e >> 1) * 8) * PART + j * 8 + (lane & 3) * 2 + (e & 1)] = sum[(i * 4 + j) * 4 + e];
         __syncwarp();
         const uint from_row = row + own_row + chunk * down_by, from_column = column + own_column + chunk * right_by;
-        #define STORE_ROWS(COUNT) store_rows<E, COUNT>(part, lane, from_row, a.lines, from_column, columns, a.windows, group * a.lines, all_kernels, a.finish, bias, y, start)
+        #define STORE_ROWS(COUNT) store_rows<E, COUNT>(part, lane, from_row, a.lines, from_column, columns, a.windows, group * a.lines, all_kernels, \
+            a.finish, bias, y, start)
         if (a.windows % 8 == 0) STORE_ROWS(8);
         else if (a.windows % 4 == 0) STORE_ROWS(4);
         else STORE_ROWS(1);
@@ -504,7 +548,8 @@ template <class E> FN void join(const float *sums, const E *bias, E *y, size_t a
     round_to(y[i], total);
 }
 #define JOIN(name, E)                                                                                                                      \
-    KERNEL(name, 256, IN(0, float, sums), IN(1, void, bias), OUT(2, void, y), COUNT(3, elements), VAL(7, uint, kernels), VAL(8, uint, windows), VAL(9, uint, splits), VAL(10, uint, finish)) \
+    KERNEL(name, 256, IN(0, float, sums), IN(1, void, bias), OUT(2, void, y), COUNT(3, elements), VAL(7, uint, kernels),          \
+        VAL(8, uint, windows), VAL(9, uint, splits), VAL(10, uint, finish))                                                                \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         join<E>(sums, (const E *)bias, (E *)y, COUNTED(elements), kernels, windows, splits, finish);                                       \
