@@ -16,17 +16,18 @@ fn executor() -> Executor {
 
 /// Runs the cases with some loads and returns what differs.
 fn check(cases: impl Iterator<Item = Case>, loads: &[Load]) -> Vec<String> {
-    let mut all = Vec::new();
+    let (mut all, mut preempted) = (Vec::new(), false);
     for case in cases {
         for load in loads {
             let started = std::time::Instant::now();
             let (differing, stats) = case.differing(REQUESTS, *load, true);
             println!("{}, {load:?}: {} differ, {:.1?}", case.name, differing.len(), started.elapsed());
             assert!(stats.step_tokens > 3 * stats.steps, "requests share steps: {stats:?}");
-            assert!(load.blocks.is_none() || stats.preemptions > 0, "{}: {stats:?}", case.name);
+            preempted |= stats.preemptions > 0;
             all.extend(differing);
         }
     }
+    assert!(preempted || loads.iter().all(|load| load.blocks.is_none()), "nothing was preempted");
     all
 }
 
