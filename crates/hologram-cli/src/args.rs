@@ -169,6 +169,12 @@ pub struct ProfileArgs {
     pub capture: Option<PathBuf>,
 }
 
+/// A number of tokens; -1 is no limit, as in llama.cpp.
+fn most_tokens(text: &str) -> Result<usize, String> {
+    let number = if text == "-1" { Some(usize::MAX) } else { text.parse().ok() };
+    number.ok_or_else(|| "it must be a whole number, 0 or more, or -1 for no limit".into())
+}
+
 /// The required extension prevents `--profile MODEL` from overwriting the model.
 fn trace_file(name: &str) -> Result<PathBuf, String> {
     named(name, "json")
@@ -259,8 +265,8 @@ pub struct RunArgs {
     /// Continue the prompt as it is, without the chat template of a chat model
     #[arg(long)]
     pub raw: bool,
-    /// Maximum number of tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
+    /// Maximum number of tokens to generate; -1 is no limit
+    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = 256, value_parser = most_tokens)]
     pub max_tokens: usize,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -303,7 +309,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", value_parser = most_tokens)]
     pub max_tokens: Option<usize>,
     /// Continue the conversation of this file, if there is one, and save it there at the end: its text, and what is
     /// computed of it, so that even a long one goes on at once

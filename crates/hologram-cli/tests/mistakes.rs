@@ -165,6 +165,8 @@ fn every_mistake_is_answered_in_a_sentence() {
             1,
             "add.json is also read",
         ),
+        (&["run", "L.gguf", "Hi", "--cpu"], 2, "unexpected argument '--cpu' found; see hologram run --help"),
+        (&["run", "L.gguf", "Hi", "-n", "-2"], 2, "0 or more, or -1 for no limit"),
         // Models as other tools name them.
         (&["run", "llama3.2"], 2, "there is no file or folder llama3.2; `hologram models` lists"),
         (&["run", "ollama:llama3", "Hi"], 2, "hf:OWNER/NAME takes one from Hugging Face"),

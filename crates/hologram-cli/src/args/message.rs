@@ -62,7 +62,7 @@ fn sentence(text: &str) -> String {
         } else {
             let tips = paragraph.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
             // An unknown option is seldom meant as text.
-            let tips = tips.filter(|tip| !tip.starts_with("to pass '-"));
+            let tips = tips.filter(|tip| !tip.starts_with("to pass '-") && is_near(&sentence, tip));
             tips.for_each(|tip| hints += &format!("; {tip}"));
         }
     }
@@ -72,6 +72,15 @@ fn sentence(text: &str) -> String {
         hints = format!("; {hint}; see {command} --help");
     }
     sentence + &hints
+}
+
+/// Whether the option that a tip names is near the one that was typed; the parser's own measure is generous.
+fn is_near(sentence: &str, tip: &str) -> bool {
+    let option = |text: &str| text.split('\'').find(|word| word.starts_with("--")).map(String::from);
+    match (option(sentence), option(tip)) {
+        (Some(typed), Some(known)) => strsim::osa_distance(&typed, &known) <= typed.len() / 4,
+        _ => true,
+    }
 }
 
 /// Replaces Rust's number errors in a line of clap by what is expected. No whole number here may be negative.
