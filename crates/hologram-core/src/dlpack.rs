@@ -210,8 +210,8 @@ impl Described {
     }
 }
 
-/// What an exported structure needs as long as it lives: the memory, and the lists that it points to. When it is dropped,
-/// the consumer's work in streams of a GPU may still use the memory; what uses it next comes after that work.
+/// What an exported structure needs as long as it lives: the memory, and the lists that it points to. When it is
+/// dropped, the consumer's work in streams of a GPU may still use the memory; what uses it next comes after that work.
 #[derive(Debug)]
 pub struct Exported {
     tensor: Option<Tensor>,

@@ -1,10 +1,10 @@
-//! `conv2d` on NVIDIA GPUs (`kernels/cuda/conv2d.cu`): a product of kernels and windows, `f16` and `bf16` on tensor cores,
-//! `f32` without; of groups of few kernels, one thread per element.
+//! `conv2d` on NVIDIA GPUs (`kernels/cuda/conv2d.cu`): a product of kernels and windows, `f16` and `bf16` on tensor
+//! cores, `f32` without; of groups of few kernels, one thread per element.
 //!
-//! Tensor cores take the elements of a window in chunks of 8 channels. So a launch before brings images into the scratch
-//! memory with the channels of a pixel side by side, and kernels likewise. Kernels of one element read images as they
-//! are, where their pixels lie at multiples of 8 bytes. A product of few tiles is split along its depth, and the parts'
-//! sums are added by a launch of their own.
+//! Tensor cores take the elements of a window in chunks of 8 channels. So a launch before brings images into the
+//! scratch memory with the channels of a pixel side by side, and kernels likewise. Kernels of one element read images
+//! as they are, where their pixels lie at multiples of 8 bytes. A product of few tiles is split along its depth, and
+//! the parts' sums are added by a launch of their own.
 
 #[cfg(test)]
 mod tests;
@@ -302,8 +302,8 @@ impl Conv {
         Some(Prepared { operands, before, scratch })
     }
 
-    /// The product by tiles of `rows` kernels, with the launches before it; with parts of the depth also the launch that
-    /// adds their sums.
+    /// The product by tiles of `rows` kernels, with the launches before it; with parts of the depth also the launch
+    /// that adds their sums.
     fn launched(
         &self,
         entry: String,

@@ -173,8 +173,8 @@ pub struct ServeArgs {
     /// File with such keys, one per line
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Let pages of this origin, a scheme and a host, call the server from a browser; localhost is this machine with any
-    /// port, * is any origin; may be given several times
+    /// Let pages of this origin, a scheme and a host, call the server from a browser; localhost is this machine with
+    /// any port, * is any origin; may be given several times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors_origin: Vec<String>,
     /// Do without parts of the server: page, slots, metrics
@@ -235,8 +235,8 @@ pub struct ServeArgs {
     /// mean for encoders and last for others]
     #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
     pub pooling: Option<Pool>,
-    /// Give a seeded request the same text, to the last bit, alone and beside any other requests, at some cost in speed;
-    /// guesses no tokens unless --speculate or --draft is given
+    /// Give a seeded request the same text, to the last bit, alone and beside any other requests, at some cost in
+    /// speed; guesses no tokens unless --speculate or --draft is given
     #[arg(long)]
     pub deterministic: bool,
     #[command(flatten)]

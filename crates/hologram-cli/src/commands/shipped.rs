@@ -102,8 +102,8 @@ pub fn path(model: &Path) -> anyhow::Result<PathBuf> {
         Some(name) if Request::looks_like(name) => models::path_of(name),
         Some(name) if !model.exists() && (is_repository(name) || name.contains("://")) => models::hint(name),
         Some(name) if !model.exists() && is_name_elsewhere(name) => usage(format!(
-            "there is no file or folder {name}; `hologram models` lists the models that are here, hf:OWNER/NAME takes one \
-             from Hugging Face, and `-p {name}` makes it a prompt"
+            "there is no file or folder {name}; `hologram models` lists the models that are here, hf:OWNER/NAME takes \
+             one from Hugging Face, and `-p {name}` makes it a prompt"
         )),
         _ => Ok(model.into()),
     }

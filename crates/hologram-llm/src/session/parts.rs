@@ -1,5 +1,5 @@
-//! Steps whose results do not depend on what is computed beside them: each prompt's piece is computed by itself, and the
-//! single tokens of texts in runs whose kernels give each token the same bits whatever the others are.
+//! Steps whose results do not depend on what is computed beside them: each prompt's piece is computed by itself, and
+//! the single tokens of texts in runs whose kernels give each token the same bits whatever the others are.
 
 use std::ops::Range;
 

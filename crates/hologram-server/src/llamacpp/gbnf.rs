@@ -2,8 +2,8 @@
 //!
 //! A grammar is a list of rules `name ::= alternatives`. An alternative is a sequence of items: literals `"text"`,
 //! classes of characters `[a-z]` and `[^a-z]`, any character `.`, names, and groups in parentheses, each with `*`, `+`,
-//! `?`, `{n}`, `{n,}` or `{n,m}` after it. Comments begin with `#`. A rule ends with its line, but not within parentheses
-//! or after `|`. The text begins with the rule `root`.
+//! `?`, `{n}`, `{n,}` or `{n,m}` after it. Comments begin with `#`. A rule ends with its line, but not within
+//! parentheses or after `|`. The text begins with the rule `root`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

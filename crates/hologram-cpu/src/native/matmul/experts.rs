@@ -208,8 +208,8 @@ impl ExpertMatmul {
         // SAFETY: the output has a row of `m` elements for each slot.
         let of_slot = |slot: u32| unsafe { o.y.add(slot as usize * self.m + rows.start) };
         if let [slot] = slots {
-            // SAFETY: the rows exist; the kernels are of this processor's instruction set; this worker has claimed these
-            // elements of the output.
+            // SAFETY: the rows exist; the kernels are of this processor's instruction set; this worker has claimed
+            // these elements of the output.
             unsafe { kernels.multiply[0](&self.rows(o, expert, rows, of_slot(*slot), self.m), &x) };
             return;
         }
