@@ -10,7 +10,7 @@ use hologram_isa::{Capability, Type};
 
 use super::data::{self, POISON, Random};
 use super::groups::{self, GroupCase};
-use super::{Case, HostTensor, Reference};
+use super::{Case, Fill, HostTensor, Reference};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, Plan};
@@ -375,6 +375,15 @@ pub(super) fn work(case: &Case) -> usize {
         }
         [x, w, ..] if matches!(case.op.operation(), Operation::Conv2d { .. }) => {
             elements(x) * elements(w) / w.shape.get(1).map_or(1, |d| case.size(*d).1)
+        }
+        [q, _, _, positions, ..] if matches!(case.op.operation(), Operation::Attention { .. }) => {
+            let values = if let Fill::Values(values) = &positions.fill { values.as_slice() } else { &[] };
+            elements(q) * (values.iter().sum::<f32>() as usize / values.len().max(1) + 1)
+        }
+        // Whole blocks, however short a line is.
+        [x, ..] if let Operation::SortBlocks { axis, .. } = case.op.operation() => {
+            let line = x.shape.get(axis as usize).map_or(1, |d| case.size(*d).1).max(1);
+            elements(x) / line * line.next_multiple_of(hologram_backends::SORT_BLOCK)
         }
         inputs => inputs.iter().map(elements).sum(),
     }
