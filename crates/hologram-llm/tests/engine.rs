@@ -218,6 +218,31 @@ fn the_same_prompt_at_once_is_computed_once() {
     assert_eq!(engine.stats().step_tokens, 200 + 3 * 8 + 4 * 7);
 }
 
+/// A prompt that needs most of a step has the whole step alone, and small pieces beside a text, which waits for them.
+#[test]
+fn a_long_prompt_stalls_nobody() {
+    let engine = engine_with(|o| o.step_tokens = 128);
+    let most = |mut events: Events| {
+        let (mut most, mut before) = (0, 0);
+        while let Some(event) = events.next_blocking() {
+            if let Event::Progress { computed } = event {
+                (most, before) = (most.max(computed - before), computed);
+            }
+        }
+        most
+    };
+    let mut long = greedy(prompt(1, 240), 1);
+    long.progress = true;
+    assert_eq!(most(engine.submit(long.clone()).unwrap()), 128);
+    long.prompt = prompt(2, 240).into();
+    // The text's first step is not timed: a piece has at most half of a step.
+    let text = engine.submit(greedy(prompt(3, 4), 200)).unwrap();
+    wait_for(&engine, |stats| stats.generated_tokens > 4);
+    let most = most(engine.submit(long).unwrap());
+    drop(text);
+    assert!(most <= 64, "{most}");
+}
+
 /// A device that computes long steps in another precision than short ones.
 #[test]
 fn deterministic_texts_do_not_depend_on_their_neighbours() {
