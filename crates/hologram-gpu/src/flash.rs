@@ -51,15 +51,15 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Flash::Result => {
             let out = places.output(0);
             let args = FlashForward { q: at(0), k: at(1), v: at(2), out, scale, n: n32, m: m32, group, causal };
-            let grid = [all, n.div_ceil(FORWARD)];
-            let launch = launch(args, format!("flash_forward_{name}_{d}"), grid, threads(FORWARD))?;
-            Some(single(run(launch, FORWARD + 4 * TILE)?))
+            let grid = [all, n.div_ceil(form.queries)];
+            let launch = launch(args, format!("flash_forward_{name}_{d}"), grid, threads(form.queries))?;
+            Some(single(run(launch, form.queries + 4 * form.forward_keys)?))
         }
         Flash::Sums => {
             let args = FlashSums { q: at(0), k: at(1), out: places.output(0), scale, n: n32, m: m32, group, causal };
-            let grid = [all, n.div_ceil(FORWARD)];
-            let launch = launch(args, format!("flash_sums_{name}_{d}"), grid, threads(FORWARD))?;
-            Some(single(run(launch, FORWARD + 2 * TILE)?))
+            let grid = [all, n.div_ceil(SUMS)];
+            let launch = launch(args, format!("flash_sums_{name}_{d}"), grid, threads(SUMS))?;
+            Some(single(run(launch, SUMS + 2 * SUMS_KEYS)?))
         }
         Flash::Gradients => {
             let deltas = Memory::Scratch(0);
@@ -68,7 +68,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
             let args = FlashQueries { q, k, v, result, sums, grad, by_q, deltas, scale, n: n32, m: m32, group, causal };
             let grid = [all, n.div_ceil(form.queries)];
             let entry = format!("flash_queries_{name}_{d}");
-            let lines = (3 * form.queries).max(4 * form.tile_keys);
+            let lines = (3 * form.queries).max(4 * GRADIENT_KEYS);
             let by_queries = run(launch(args, entry, grid, threads(form.queries))?, lines)?;
             let (by, keys_at) = (places.output(0), number(all * n * d)?);
             let args = FlashKeys { q, k, v, sums, grad, deltas, by, keys_at, scale, n: n32, m: m32, group, causal };
@@ -83,16 +83,19 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     }
 }
 
-/// Queries of a workgroup of the forward kernels, and keys of a tile.
-const FORWARD: usize = 128;
-const TILE: usize = 64;
+/// Queries of a workgroup of the kernels of sums, and keys of a tile.
+const SUMS: usize = 128;
+const SUMS_KEYS: usize = 64;
+/// Keys of a tile of the kernels of the gradient by the queries.
+const GRADIENT_KEYS: usize = 32;
 
-/// The tiles of the gradients' kernels, as their declarations have them.
+/// The tiles of the other kernels, as their declarations have them: the fastest of those measured (8 × 12 heads of 64
+/// and 8 × 16 of 128 elements, 1,024 tokens).
 #[derive(Clone, Copy)]
 struct Form {
-    /// Queries of a workgroup, and keys of a tile.
+    /// Queries of a workgroup, and keys of a tile of the forward kernels.
     queries: usize,
-    tile_keys: usize,
+    forward_keys: usize,
     /// Keys of a workgroup, and queries of a tile.
     keys: usize,
     tile_queries: usize,
@@ -103,8 +106,8 @@ struct Form {
 impl Form {
     const fn of(d: usize) -> Form {
         match d {
-            64 => Form { queries: 128, tile_keys: 64, keys: 128, tile_queries: 64, held: true },
-            _ => Form { queries: 64, tile_keys: 32, keys: 64, tile_queries: 32, held: false },
+            64 => Form { queries: 64, forward_keys: 64, keys: 64, tile_queries: 64, held: true },
+            _ => Form { queries: 64, forward_keys: 32, keys: 64, tile_queries: 32, held: false },
         }
     }
 }
@@ -145,9 +148,8 @@ mod tests {
         let shapes = ([8, 12, 1024, 64], [8, 12, 1024, 64]);
         let of = |part: Flash| launches(part, DType::BF16, 0.125, shapes.0, shapes.1).expect("a kernel");
         let forward = of(Flash::Result).remove(0);
-        assert_eq!((&*forward.entry, forward.grid), ("flash_forward_bf16_64", [96, 8, 1]));
-        assert_eq!(forward.block[0] as usize, 2 * FORWARD);
-        assert_eq!(forward.shared, ((128 + 4 * 64) * 72 * 2) as u32);
+        assert_eq!((&*forward.entry, forward.grid), ("flash_forward_bf16_64", [96, 16, 1]));
+        assert_eq!((forward.block[0], forward.shared), (128, (64 + 4 * 64) * 72 * 2));
         assert_eq!(of(Flash::Sums)[0].filled::<FlashSums>().group, 1);
         let [by_queries, by_keys] = &of(Flash::Gradients)[..] else { panic!("two launches") };
         assert_eq!(by_queries.filled::<FlashQueries>().deltas, by_keys.filled::<FlashKeys>().deltas);

@@ -33,13 +33,7 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit, or have a run-time extent.
-    pub fn flash_attention(
-        &mut self,
-        q: NodeId,
-        k: NodeId,
-        v: NodeId,
-        options: &TensorAttention,
-    ) -> Result<NodeId> {
+    pub fn flash_attention(&mut self, q: NodeId, k: NodeId, v: NodeId, options: &TensorAttention) -> Result<NodeId> {
         self.flash(Flash::Result, &[q, k, v], options)
     }
 
@@ -526,7 +520,8 @@ impl<'a> Values<'a> {
         let Sizes { heads, key_heads, n, m, d } = self.sizes;
         let (scale, eps) = (f64::from(self.op.scale), epsilon(self.format));
         let (relative, least) = self.rounding();
-        let [mut by_q, mut by_k, mut by_v] = [heads * n, key_heads * m, key_heads * m].map(|n| vec![Sum::default(); n * d]);
+        let [mut by_q, mut by_k, mut by_v] =
+            [heads * n, key_heads * m, key_heads * m].map(|n| vec![Sum::default(); n * d]);
         for (query, head) in (0..heads).flat_map(|h| std::iter::repeat_n(h, n)).enumerate() {
             let (sum, delta) = (self.inputs[4][query], self.dot((5, query), (3, query)));
             for key in self.seen(head, query % n) {
