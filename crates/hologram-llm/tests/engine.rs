@@ -371,7 +371,7 @@ fn probabilities_are_those_of_the_logits() {
     let engine = engine_with(|_| ());
     let model = engine.model().clone();
     let mut request = greedy(prompt(4, 200), 4);
-    (request.logprobs, request.prompt_logprobs) = (Some(2), true);
+    (request.logprobs, request.prompt_logprobs) = (Some(2), Some(2));
     // The prompt's blocks are cached, and yet all its probabilities are reported.
     run(&engine, request.clone());
     let answer = run(&engine, request.clone());
