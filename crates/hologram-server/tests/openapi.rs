@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Answer, Running, options, serve};
+use common::{Answer, Running, options, serve, serve_with};
 use serde_json::{Map, Value, json};
 
 fn server() -> Running {
@@ -127,7 +127,10 @@ fn pieces(answer: &Answer) -> (&'static str, Vec<Value>) {
 
 #[test]
 fn answers_keep_their_schemas() {
-    let server = server();
+    // A template with tools.
+    let template = "{% for tool in tools %}<tool_call>{{ tool | tojson }}{% endfor %}{% for m in messages %}\
+                    {{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let server = serve_with(options(), |engine| engine.max_sequences = 8, Some(template));
     let document = Document::of(&server);
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {
         "type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"], "additionalProperties": false,
@@ -136,10 +139,11 @@ fn answers_keep_their_schemas() {
     let completion = |extra| with(json!({"prompt": "Hello", "max_tokens": 4}), extra);
     let message = |extra| with(json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}), extra);
     let ollama = |extra| with(json!({"model": "tiny", "options": {"num_predict": 4}}), extra);
+    let calls = |extra| with(chat(json!({"tools": tools, "max_tokens": 80})), extra);
     let cases = [
+        ("/v1/chat/completions", calls(json!({"tool_choice": "required"}))),
         ("/v1/chat/completions", chat(json!({}))),
         ("/v1/chat/completions", chat(json!({"logprobs": true, "top_logprobs": 2, "n": 2}))),
-        ("/v1/chat/completions", chat(json!({"tools": tools, "tool_choice": "required", "max_tokens": 60}))),
         ("/v1/chat/completions", chat(with(told.clone(), json!({"logprobs": true})))),
         ("/v1/chat/completions", chat(json!({"timings_per_token": true, "return_progress": true, "stop": "a"}))),
         ("/v1/completions", completion(json!({}))),
