@@ -202,7 +202,7 @@ fn the_options_of_serve_are_documented() {
     // Each begins a line, perhaps after its short form.
     let lines = help.lines().map(|line| line.trim_start().split([' ', ',']).filter(|word| !word.is_empty()));
     let options = lines.flat_map(|words| words.take_while(|word| word.starts_with('-')));
-    let options: HashSet<&str> = options.filter(|option| !["-h", "--help"].contains(option)).collect();
+    let options: HashSet<&str> = options.filter(|option| !["-", "-h", "--help"].contains(option)).collect();
     let page = document("docs/cli.md");
     let section = page.split("\n## ").find(|section| section.starts_with("serve")).unwrap();
     let named: HashSet<&str> = section
