@@ -203,7 +203,13 @@ fn bad_requests_name_the_parameter() {
         (json!({"min_p": -0.1}), "min_p"),
         (json!({"typical_p": 1.5}), "typical_p"),
         (json!({"return_hidden_states": true}), "return_hidden_states"),
-        (json!({"skip_special_tokens": false}), "skip_special_tokens"),
+        (json!({"use_beam_search": true}), "use_beam_search"),
+        (json!({"prompt_logprobs": -1}), "prompt_logprobs"),
+        (json!({"prompt_logprobs": 21}), "prompt_logprobs"),
+        (json!({"prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
+        (json!({"return_token_ids": 1}), "return_token_ids"),
+        (json!({"add_generation_prompt": false}), "add_generation_prompt"),
+        (json!({"continue_final_message": true}), "continue_final_message"),
         (json!({"presence_penalty": 3}), "presence_penalty"),
         (json!({"frequency_penalty": []}), "frequency_penalty"),
         (json!({"repetition_penalty": 0}), "repetition_penalty"),
@@ -257,6 +263,7 @@ fn bad_requests_name_the_parameter() {
         (json!({"best_of": 2}), "best_of"),
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"echo": 1}), "echo"),
+        (json!({"prompt_embeds": "AAAA"}), "prompt_embeds"),
     ];
     let chats = chats.into_iter().map(|(extra, param)| ("/v1/chat/completions", chat(extra), param));
     let completions = completions.into_iter().map(|(extra, param)| ("/v1/completions", completion(extra), param));

@@ -327,7 +327,7 @@ impl Worker {
             // Tokens that were generated one by one have other bits than those of a prompt.
             let whole = match self.options.deterministic {
                 // Its pieces may be shorter.
-                true if s.request.prompt_logprobs => 0,
+                true if s.request.prompt_logprobs.is_some() => 0,
                 true => computed.min(s.request.prompt.len() / unit * unit),
                 false => computed,
             };

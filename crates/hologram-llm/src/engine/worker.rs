@@ -310,7 +310,7 @@ impl Worker {
     fn fit(&self, tokens: &[u32], request: &Request) -> Option<Prefix> {
         let cache = self.session.cache();
         // All logits of a prompt are wanted only if nothing of it is reused.
-        let reuses = self.options.prefix_cache && request.reuse && !request.prompt_logprobs;
+        let reuses = self.options.prefix_cache && request.reuse && request.prompt_logprobs.is_none();
         let reused = if reuses { tokens } else { &[] };
         let find = |tokens: &[u32]| cache.find_prefix(&self.hasher, request.tenant.as_deref(), tokens);
         let (mut prefix, unit) = (find(reused), self.unit());
@@ -372,7 +372,7 @@ impl Worker {
     /// nothing but the prompt. From there on tokens are computed one by one, in any number at a time.
     fn end_of_piece(&self, s: &Sequence, from: usize) -> Option<usize> {
         let (unit, prompt) = (self.unit(), s.request.prompt.len());
-        let unit = if s.request.prompt_logprobs { unit.min(MAX_LOGITS) } else { unit };
+        let unit = if s.request.prompt_logprobs.is_some() { unit.min(MAX_LOGITS) } else { unit };
         (self.options.deterministic && from < prompt).then_some(prompt.min((from / unit + 1) * unit))
     }
 
