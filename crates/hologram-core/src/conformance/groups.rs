@@ -576,6 +576,17 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             }
         }
     }
+    // The same where devices multiply codes with f32.
+    let swept = [
+        ((1, 1), true, 1280, &[24, 9, 10][..], End::Products),
+        ((4, 3), true, 512, &[21, 21], End::Swiglu),
+        ((8, 7), false, 256, &[0], End::Add { first: true }),
+    ];
+    for weights in [DType::Q8_0, DType::Q4_0].into_iter().chain(packed()).filter(|_| in_planes) {
+        for (tokens, norm, k, rows, end) in swept {
+            products(tokens, norm, k, rows, end, (weights, Convert::None));
+        }
+    }
     for (tokens, pair) in [((1, 1), pairs(512)[2]), ((5, 3), pairs(512)[3]), ((5, 3), pairs(512)[8])] {
         products(tokens, true, 512, &[], End::Converted, pair);
     }
