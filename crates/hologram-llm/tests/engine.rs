@@ -235,7 +235,7 @@ fn a_long_prompt_stalls_nobody() {
     let mut long = greedy(prompt(1, 240), 1);
     long.progress = true;
     assert_eq!(most(engine.submit(long.clone()).unwrap()), 128);
-    long.prompt = prompt(2, 240).into();
+    long.prompt = prompt(2, 240);
     // The text's first step is not timed: a piece has at most half of a step.
     let text = engine.submit(greedy(prompt(3, 4), 200)).unwrap();
     wait_for(&engine, |stats| stats.generated_tokens > 4);
