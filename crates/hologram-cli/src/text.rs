@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+pub use hologram_hub::size;
 
 /// Maximum characters of an error message; longer ones contain a string of a damaged file.
 pub const MESSAGE: usize = 2000;
@@ -31,18 +32,6 @@ pub fn shown(word: &str) -> String {
 /// A number of things, whose plural ends in s.
 pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-/// A number of bytes for people.
-pub fn size(bytes: u64) -> String {
-    let n = bytes as f64;
-    match bytes {
-        0 => "0 bytes".into(),
-        1..100_000 => format!("{:.1} KB", n / 1e3),
-        100_000..100_000_000 => format!("{:.1} MB", n / 1e6),
-        100_000_000..1_000_000_000 => format!("{:.0} MB", n / 1e6),
-        _ => format!("{:.1} GB", n / 1e9),
-    }
 }
 
 /// Reads a source of at most `limit` bytes.
@@ -123,8 +112,8 @@ mod tests {
 
     #[test]
     fn sizes_have_fitting_units() {
-        let sizes = [900, 7_740_000, 398_000_000, 4_920_000_000].map(size);
-        assert_eq!(sizes, ["0.9 KB", "7.7 MB", "398 MB", "4.9 GB"]);
+        let sizes = [900, 7_740_000, 398_000_000, 4_920_000_000, 1_000_000_000_000_000].map(size);
+        assert_eq!(sizes, ["0.9 KB", "7.7 MB", "398 MB", "4.9 GB", "1000.0 TB"]);
     }
 
     #[test]

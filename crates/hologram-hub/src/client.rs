@@ -22,6 +22,18 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.')
 /// Longest wait that a busy hub may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
+/// Bytes that show whether an answer is a web page.
+const HEAD: u64 = 64;
+const NOT_A_FILE: &str = "the answer is a web page instead of the file; perhaps the network wants a log-in first";
+const NOT_A_LIST: &str =
+    "the answer is a web page, not a list of files; perhaps the network wants a log-in first, or HF_ENDPOINT is no hub";
+
+/// Whether an answer begins as a web page does.
+fn is_page(bytes: &[u8]) -> bool {
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(HEAD as usize)]).trim_start().to_ascii_lowercase();
+    ["<!doctype html", "<html", "<head"].iter().any(|page| start.starts_with(page))
+}
+
 /// A connection pool to one hub.
 pub struct Client {
     agent: Agent,
@@ -84,9 +96,10 @@ impl Client {
         })
     }
 
-    /// Whether requests go to a proxy.
-    pub fn proxied(&self) -> bool {
-        self.agent.config().proxy().is_some()
+    /// The proxy that requests go to, by its host and port: its address may hold a password.
+    pub fn proxy(&self) -> Option<String> {
+        let proxy = self.agent.config().proxy()?;
+        Some(format!("{}:{} that the environment names", proxy.host(), proxy.port()))
     }
 
     /// Address of a file at a commit.
@@ -106,20 +119,31 @@ impl Client {
         if json.len() as u64 > MAX_LIST {
             return Err(bad(format!("the list of files has over {} MB", MAX_LIST >> 20)));
         }
+        if is_page(&json) {
+            return Err(bad(NOT_A_LIST.into()));
+        }
         Listing::parse(&json).map_err(bad)
     }
 
-    /// The bytes of a file from `start` up to `end`, of `size`. `None` if the server sends whole files only.
+    /// The bytes of a file from `start` up to `end`, of `size`, and the number of the first that comes: 0 if the server
+    /// sends whole files only.
     pub fn range(
         &self,
         url: &str,
         repo: &Repo,
         (start, end, size): (u64, u64, u64),
-    ) -> Result<Option<impl Read + use<>>, Failure> {
+    ) -> Result<(u64, impl Read + use<>), Failure> {
         let response = self.get(url, repo, Some(format!("bytes={start}-{}", end - 1)))?;
         if response.status() == StatusCode::OK {
             // Without ranges, the answer begins with the first byte.
-            return Ok((start == 0).then(|| response.into_body().into_reader()));
+            let (mut head, mut body) = (Vec::new(), response.into_body().into_reader());
+            let read = body.by_ref().take(HEAD).read_to_end(&mut head);
+            read.map_err(|e| Failure::Passing(e.to_string(), None))?;
+            if is_page(&head) {
+                let reason = NOT_A_FILE.into();
+                return Err(Failure::Final(HubError::BadReply { url: url.into(), reason }));
+            }
+            return Ok((0, std::io::Cursor::new(head).chain(body)));
         }
         let range = header(&response, "content-range");
         if range.as_deref() != Some(&format!("bytes {start}-{}/{size}", end - 1)) {
@@ -127,7 +151,7 @@ impl Client {
             let reason = format!("asked for bytes {start} to {} of {size}, the server sent {range}", end - 1);
             return Err(Failure::Passing(reason, None));
         }
-        Ok(Some(response.into_body().into_reader()))
+        Ok((start, std::io::Cursor::new(Vec::new()).chain(response.into_body().into_reader())))
     }
 
     fn get(&self, url: &str, repo: &Repo, range: Option<String>) -> Result<Response<Body>, Failure> {

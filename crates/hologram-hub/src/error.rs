@@ -95,8 +95,8 @@ pub enum HubError {
     },
     /// The disk has no room.
     #[error(
-        "{} has {:.1} GB of room, but {:.1} GB are missing of the model; `hologram models` lists what could go, HF_HOME names another place",
-        path.display(), *free as f64 / 1e9, *needed as f64 / 1e9
+        "{} has {} of room, but {} are missing of the model and {} must stay free; `hologram models` lists what could go, HF_HOME names another place",
+        path.display(), size(*free), size(*needed), size(crate::fetch::RESERVE)
     )]
     NoRoom {
         /// The cache.
@@ -119,6 +119,19 @@ pub enum HubError {
         /// The operating system's error.
         reason: std::io::Error,
     },
+}
+
+/// A number of bytes for people.
+pub fn size(bytes: u64) -> String {
+    let n = bytes as f64;
+    match bytes {
+        0 => "0 bytes".into(),
+        1..100_000 => format!("{:.1} KB", n / 1e3),
+        100_000..100_000_000 => format!("{:.1} MB", n / 1e6),
+        100_000_000..1_000_000_000 => format!("{:.0} MB", n / 1e6),
+        1_000_000_000..1_000_000_000_000 => format!("{:.1} GB", n / 1e9),
+        _ => format!("{:.1} TB", n / 1e12),
+    }
 }
 
 fn no_model(with_token: bool) -> &'static str {

@@ -20,7 +20,7 @@ use crate::request::{Repo, Request};
 /// Time between reports of progress.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Room that stays free on the disk.
-const RESERVE: u64 = 64 << 20;
+pub(crate) const RESERVE: u64 = 64 << 20;
 
 /// What a download will do.
 #[derive(Debug)]
@@ -234,19 +234,29 @@ impl Hub {
         arrived: &AtomicU64,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let (mut at, size) = (piece.start, transfer.file.size);
+        let (mut at, size) = (piece.at, transfer.file.size);
         let mut out = transfer.partial.writer(at)?;
         let mut buffer = vec![0; 256 << 10];
         while at < piece.end {
             let start = at;
             self.retry(&transfer.url, stop, || {
-                let reader = self.client.range(&transfer.url, repo, (at, piece.end, size))?;
-                let Some(mut reader) = reader else {
+                let (first, mut reader) = self.client.range(&transfer.url, repo, (at, piece.end, size))?;
+                // The file from its beginning, from a server without ranges: what is here already is skipped. Pieces
+                // further back would each bring the whole file again.
+                if first < at && piece.start > 0 {
                     return Err(Failure::Final(HubError::BadReply {
                         url: transfer.url.clone(),
                         reason: "the server does not send parts of files".into(),
                     }));
-                };
+                }
+                let skipped = std::io::copy(&mut reader.by_ref().take(at - first), &mut std::io::sink());
+                match skipped {
+                    Ok(n) if n == at - first => {}
+                    _ => {
+                        let reason = "the connection was closed early, and the server sends files from their beginning";
+                        return Err(Failure::Passing(reason.into(), None));
+                    }
+                }
                 while at < piece.end && !stop.load(Ordering::Relaxed) {
                     let most = buffer.len().min(usize::try_from(piece.end - at).unwrap_or(usize::MAX));
                     let n = match reader.read(&mut buffer[..most]) {
@@ -258,6 +268,7 @@ impl Hub {
                     };
                     out.write_all(&buffer[..n]).map_err(|e| Failure::Final(io(transfer.partial.path())(e)))?;
                     at += n as u64;
+                    transfer.partial.reached(piece, at).map_err(Failure::Final)?;
                     arrived.fetch_add(n as u64, Ordering::Relaxed);
                 }
                 Ok(())
@@ -266,7 +277,7 @@ impl Hub {
                 return Ok(());
             }
         }
-        transfer.partial.complete(piece)
+        Ok(())
     }
 
     /// Tries until something succeeds, fails for good or has failed too often in a row.
@@ -278,7 +289,7 @@ impl Hub {
                 Ok(value) => return Ok(value),
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Passing(reason, _)) if tried >= settings.attempts || stop.load(Ordering::Relaxed) => {
-                    let proxy = if self.client.proxied() { ", by the proxy that the environment names" } else { "" };
+                    let proxy = self.client.proxy().map_or(String::new(), |proxy| format!(", by the proxy {proxy}"));
                     let reason = format!("{reason} ({tried} attempts{proxy})");
                     return Err(HubError::Network { url: url.into(), reason });
                 }

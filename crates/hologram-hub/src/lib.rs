@@ -36,7 +36,7 @@ mod settings;
 
 pub use cache::Cached;
 pub use choose::Choice;
-pub use error::{HubError, Result};
+pub use error::{HubError, Result, size};
 pub use fetch::{Plan, Progress, Step};
 pub use found::{Found, Source, found};
 pub use listing::RemoteFile;

@@ -1,4 +1,4 @@
-//! A file that is being downloaded: its bytes so far, and a record of the pieces that are complete.
+//! A file that is being downloaded: its bytes so far, and a record of how many of each piece there are.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -18,26 +18,33 @@ pub struct Partial {
     resumed: u64,
 }
 
-/// The mark of a complete piece.
-const DONE: u8 = b'#';
+/// Digits of a number in a record: each piece has one at a fixed place, in hexadecimal.
+const DIGITS: usize = 16;
 
 /// What a record begins with.
 fn header(size: u64, piece: u64) -> String {
-    format!("pieces of {piece} bytes, {size} in all\n")
+    format!("bytes of each piece of {piece}, {size} in all\n")
 }
 
-/// The marks of an earlier download of a blob in pieces of this size.
-fn kept(blob: &Path, size: u64, piece: u64) -> Option<Vec<u8>> {
+/// Bytes of each piece that an earlier download of a blob in pieces of this size left.
+fn kept(blob: &Path, size: u64, piece: u64) -> Option<Vec<u64>> {
     let old = fs::read(blob.with_extension(RECORD)).ok()?;
-    let marks = old.strip_prefix(header(size, piece).as_bytes())?;
+    let numbers = old.strip_prefix(header(size, piece).as_bytes())?;
     let whole = fs::metadata(blob.with_extension(BYTES)).is_ok_and(|m| m.is_file() && m.len() == size);
-    (whole && marks.len() as u64 == size.div_ceil(piece)).then(|| marks.to_vec())
+    if !whole || numbers.len() as u64 != size.div_ceil(piece).checked_mul(DIGITS as u64)? {
+        return None;
+    }
+    let number = |digits: &[u8]| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    let read = |(index, digits): (usize, &[u8])| {
+        let length = piece.min(size - index as u64 * piece);
+        number(digits).filter(|bytes| *bytes <= length)
+    };
+    numbers.chunks(DIGITS).enumerate().map(read).collect()
 }
 
-/// Bytes of a blob that an earlier download left, at most.
+/// Bytes of a blob that an earlier download left.
 pub fn kept_bytes(blob: &Path, size: u64, piece: u64) -> u64 {
-    let marks = kept(blob, size, piece).unwrap_or_default();
-    (marks.iter().filter(|mark| **mark == DONE).count() as u64).saturating_mul(piece).min(size)
+    kept(blob, size, piece).unwrap_or_default().into_iter().sum()
 }
 
 /// A part of a file that one connection downloads.
@@ -47,15 +54,15 @@ pub struct Piece {
     pub index: usize,
     /// Its first byte.
     pub start: u64,
+    /// The first byte that is missing.
+    pub at: u64,
     /// The byte after its last.
     pub end: u64,
-    /// Whether it is on the disk.
-    pub done: bool,
 }
 
 /// Ending of a file's bytes so far.
 pub const BYTES: &str = "hologram-part";
-/// Ending of the record of complete pieces.
+/// Ending of the record.
 pub const RECORD: &str = "hologram-pieces";
 
 impl Partial {
@@ -71,21 +78,17 @@ impl Partial {
         let kept = kept(blob, size, piece);
         if kept.is_none() {
             File::create(&path).and_then(|file| file.set_len(size)).map_err(io(&path))?;
-            let marks = ".".repeat(count);
-            fs::write(&record_path, header.clone() + &marks).map_err(io(&record_path))?;
+            let numbers = "0".repeat(count * DIGITS);
+            fs::write(&record_path, header.clone() + &numbers).map_err(io(&record_path))?;
         }
         let record = OpenOptions::new().write(true).open(&record_path).map_err(io(&record_path))?;
         let pieces = (0..count).map(|index| {
             let start = index as u64 * piece;
-            Piece {
-                index,
-                start,
-                end: (start + piece).min(size),
-                done: kept.as_ref().is_some_and(|m| m[index] == DONE),
-            }
+            let bytes = kept.as_ref().map_or(0, |numbers| numbers[index]);
+            Piece { index, start, at: start + bytes, end: (start + piece).min(size) }
         });
         let pieces: Vec<Piece> = pieces.collect();
-        let resumed = pieces.iter().filter(|piece| piece.done).map(|piece| piece.end - piece.start).sum();
+        let resumed = pieces.iter().map(|piece| piece.at - piece.start).sum();
         Ok(Partial { path, record_path, record: Mutex::new(record), header: header.len(), pieces, resumed })
     }
 
@@ -101,7 +104,7 @@ impl Partial {
 
     /// What is still missing.
     pub fn missing(&self) -> impl Iterator<Item = Piece> {
-        self.pieces.iter().copied().filter(|piece| !piece.done)
+        self.pieces.iter().copied().filter(|piece| piece.at < piece.end)
     }
 
     /// The file, to write from a byte on.
@@ -114,14 +117,15 @@ impl Partial {
         Ok(file)
     }
 
-    /// Records that a piece is complete.
+    /// Records that a piece is on the disk up to byte `at`, so that another process goes on there.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn complete(&self, piece: Piece) -> Result<()> {
+    pub fn reached(&self, piece: Piece, at: u64) -> Result<()> {
         let mut record = self.record.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let at = SeekFrom::Start((self.header + piece.index) as u64);
-        record.seek(at).and_then(|_| record.write_all(&[DONE])).map_err(io(&self.record_path))
+        let number = format!("{:0DIGITS$x}", at - piece.start);
+        let place = SeekFrom::Start((self.header + piece.index * DIGITS) as u64);
+        record.seek(place).and_then(|_| record.write_all(number.as_bytes())).map_err(io(&self.record_path))
     }
 
     /// Makes the bytes the blob.

@@ -177,7 +177,7 @@ fn lies_are_never_taken_for_a_model() {
                 true => Reply { status: 200, body: b"<!DOCTYPE html><p>Log in".to_vec(), ..Reply::default() },
                 false => reply,
             },
-            "does not send parts",
+            "is a web page instead of the file",
         ),
         (
             "always cut",
@@ -201,7 +201,11 @@ fn lies_are_never_taken_for_a_model() {
             "there is no model some/model at http",
         ),
         ("private", |_, _| Reply::status(401).header("x-error-code", "RepoNotFound"), "if it is private, set HF_TOKEN"),
-        ("no list", |_, _| Reply { status: 200, body: b"<html>".to_vec(), ..Reply::default() }, "not a list of files"),
+        (
+            "no list",
+            |_, _| Reply { status: 200, body: b"<html>".to_vec(), ..Reply::default() },
+            "is a web page, not a list",
+        ),
         ("list cut", |_, reply| Reply { cut: Some(50), ..reply }, "(4 attempts)"),
         ("path upward", |s, r| listed(s, r, "README.md", "../../../evil"), "no path in a repository"),
         ("absolute path", |s, r| listed(s, r, "README.md", "/tmp/evil"), "no path in a repository"),
@@ -282,6 +286,37 @@ fn a_cut_download_goes_on_where_it_stopped() {
     settings.piece = 1500;
     broken.store(false, Ordering::SeqCst);
     assert!(std::fs::read(pull(&Hub::new(settings).unwrap(), ":Q8_0").unwrap()).unwrap() == content);
+}
+
+/// Another process goes on at the byte within a piece, and a server without ranges is read from the beginning again.
+#[test]
+fn a_cut_piece_goes_on_at_its_byte() {
+    for ranges in [true, false] {
+        let (repository, cache) = (model(), Folder::new("byte"));
+        let content = repository.files["m-Q4_K_M.gguf"].clone();
+        let (broken, whole) = (Arc::new(AtomicBool::new(true)), content.clone());
+        let state = broken.clone();
+        let server = Server::start(move |seen| {
+            if !is_file(seen) {
+                return repository.answer(seen);
+            }
+            let reply = match ranges {
+                true => repository.answer(seen),
+                false => Reply { status: 200, body: whole.clone(), ..Reply::default() },
+            };
+            match state.load(Ordering::SeqCst) {
+                true if seen.headers["range"].starts_with("bytes=0-") => Reply { cut: Some(4_000), ..reply },
+                true => Reply::status(500),
+                false => reply,
+            }
+        });
+        let mut settings = server.settings(&cache);
+        settings.piece = 1 << 20;
+        assert!(pull(&Hub::new(settings.clone()).unwrap(), "").unwrap_err().to_string().contains("answered 500"));
+        broken.store(false, Ordering::SeqCst);
+        assert!(std::fs::read(pull(&Hub::new(settings).unwrap(), "").unwrap()).unwrap() == content);
+        assert_eq!(server.sent(), content.len() + if ranges { 0 } else { 4_000 });
+    }
 }
 
 #[test]
