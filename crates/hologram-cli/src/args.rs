@@ -266,7 +266,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub raw: bool,
     /// Maximum number of tokens to generate; -1 is no limit
-    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", default_value_t = 256, value_parser = most_tokens)]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 256, value_parser = most_tokens)]
     pub max_tokens: usize,
     /// Thoughts of a reasoning model
     #[arg(long, value_name = "T", value_enum, default_value_t = Think::Show)]
@@ -305,11 +305,17 @@ pub struct ChatArgs {
     /// unless it is on this machine (the built-in model is not a chat model)
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
+    /// Question, as the prompt of `run`
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Read the question from a file in UTF-8
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Maximum number of tokens per reply [default: until the model ends it or the context is full]
-    #[arg(short = 'n', long, alias = "n-predict", value_name = "N", value_parser = most_tokens)]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = most_tokens)]
     pub max_tokens: Option<usize>,
     /// Continue the conversation of this file, if there is one, and save it there at the end: its text, and what is
     /// computed of it, so that even a long one goes on at once
@@ -345,7 +351,7 @@ pub struct PerplexityArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
     /// Tokens per window; the second half of each window counts [default: 512, or the model's context if that is less]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
@@ -580,7 +586,8 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         let takes_value = !arg.is_positional() && arg.get_action().takes_values();
         if takes_value { arg.allow_negative_numbers(true) } else { arg }
     };
-    command.mut_args(option).mut_subcommands(with_negative_numbers)
+    // A script that adds an option to a call that has it gets what it adds.
+    command.mut_args(option).args_override_self(true).mut_subcommands(with_negative_numbers)
 }
 
 /// The names of the commands.

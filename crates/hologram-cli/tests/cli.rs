@@ -568,7 +568,7 @@ fn wrong_calls_are_usage_errors() {
         (&["logits", LLAMA, "--out", "x.npy"], "--tokens"),
         (&["logits", LLAMA, "--tokens", "1,x", "--out", "x.npy"], "--tokens"),
         (&["inspect", LLAMA, "--yaml"], "--yaml"),
-        (&["run", "a", "--seed", "-1"], "must be a whole number from 0 to"),
+        (&["run", "a", "--seed", "-2"], "must be a whole number from 0 to"),
         (&["bench", LLAMA, "-m", LLAMA], "cannot be used with '--model <MODEL>'"),
         (&["-m", LLAMA], "'-m' found; use `hologram run -m MODEL` or `hologram chat -m MODEL`; see hologram --help"),
         (&["run", "hello", "world"], "unexpected argument world; put the prompt in quotes"),

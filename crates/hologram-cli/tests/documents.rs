@@ -50,7 +50,8 @@ fn fault(table: &Table, row: &[String]) -> Option<&'static str> {
     };
     let is_command = |text: &str| {
         let inner = text.strip_prefix('`').and_then(|t| t.strip_suffix('`')).unwrap_or_default();
-        ["hologram bench ", "benches/", "python/benches/", "tools/"].iter().any(|start| inner.starts_with(start))
+        let starts = ["hologram bench ", "hologram load ", "hologram serve ", "benches/", "python/benches/", "tools/"];
+        starts.iter().any(|start| inner.starts_with(start))
     };
     match () {
         () if !device => Some("its heading names no device"),

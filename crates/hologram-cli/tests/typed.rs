@@ -54,6 +54,8 @@ fn what_cannot_be_meant_is_explained() {
         (&["run", PLAIN, "-f", "none.txt"], 1, "none.txt"),
         (&["run", PLAIN, "-f", "x", "-p", "y"], 2, "cannot be used with"),
         (&["chat", "--json"], 2, "--json takes a question"),
+        (&["chat", CHAT, "a", "-p", "b"], 2, "give one question"),
+        (&["chat", CHAT, "-f", "missing.txt"], 1, "missing.txt"),
         (&["chat", CHAT, "a", "b"], 2, "put the prompt in quotes"),
     ] {
         rejected(args, code, &[message]);
@@ -68,6 +70,7 @@ fn chat_models_are_asked_by_their_template() {
     assert_eq!(text(&talked.stdout), asked);
     assert_ne!(called(&["run", CHAT, "Hello", "-n", "12", "--raw"]), asked);
     assert_eq!(called(&["chat", CHAT, "Hello", "-n", "12"]), asked);
+    assert_eq!(called(&["chat", CHAT, "-p", "Hello", "-n", "3", "-n", "12"]), asked);
     let json = called(&["chat", "-m", CHAT, "Hello", "-n", "12", "--json"]);
     let object: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(format!("{}\n", object["text"].as_str().unwrap()), asked);

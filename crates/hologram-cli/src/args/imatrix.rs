@@ -18,7 +18,7 @@ pub struct ImatrixArgs {
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
     /// Tokens per window [default: 512, or the model's context if that is less]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1 << 16))]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1 << 16))]
     pub ctx: Option<u32>,
     /// Maximum number of windows [default: all of the text]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

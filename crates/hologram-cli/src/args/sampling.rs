@@ -12,7 +12,7 @@ use crate::commands::run::fresh_seed;
 #[derive(Args)]
 pub struct SamplingArgs {
     /// Sampling temperature; 0 always takes the most probable token
-    #[arg(long, alias = "temp", value_name = "T", default_value_t = 0.8)]
+    #[arg(long, visible_alias = "temp", value_name = "T", default_value_t = 0.8)]
     pub temperature: f32,
     /// Sample from the K most probable tokens; 0 turns it off
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -39,7 +39,7 @@ pub struct SamplingArgs {
     #[arg(short, long, value_name = "S", value_parser = seed)]
     pub seed: Option<u64>,
     /// Context length in tokens [default: the model's, at most 4096]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]

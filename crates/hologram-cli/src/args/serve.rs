@@ -210,10 +210,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Maximum tokens of replies to requests that give none [default: what their form says, else the context]
-    #[arg(long, alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(long, visible_alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub max_tokens: Option<u32>,
     /// Context length of a request in tokens [default: the model's, at most 8192]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]

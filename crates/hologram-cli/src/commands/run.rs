@@ -91,11 +91,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         (Some(prompt), None, None) => prompt,
         (None, Some(prompt), _) => prompt.clone(),
-        (None, None, Some(path)) if path != Path::new("-") => {
-            let bytes = crate::text::read_file(path, MAX_PROMPT)?;
-            let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
-            without_newline(&text).to_string()
-        }
+        (None, None, Some(path)) if path != Path::new("-") => text_of(path)?,
         (None, None, None) if std::io::stdin().is_terminal() => match model {
             None => SAMPLE_PROMPT.into(),
             Some(_) => return usage("give a prompt, as an argument or on standard input; `hologram chat` converses"),
@@ -378,6 +374,13 @@ pub fn figures(counts: &Counts) -> String {
         figures += &format!("; guessed right: {} of {}", counts.accepted, counts.guessed);
     }
     figures
+}
+
+/// The prompt in a file.
+pub fn text_of(path: &Path) -> anyhow::Result<String> {
+    let bytes = crate::text::read_file(path, MAX_PROMPT)?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(without_newline(&text).to_string())
 }
 
 /// A seed that differs between runs.

@@ -18,7 +18,7 @@ use hologram_llm::{ChatTemplate, Engine, Finish, GenerateOptions, LlmError, Mess
 use serde_json::json;
 use signal_hook::consts::SIGINT;
 
-use super::run::{beyond_trained, figures, finish_name, fresh_seed, without_nulls};
+use super::run::{beyond_trained, figures, finish_name, fresh_seed, text_of, without_nulls};
 use super::shipped;
 use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
@@ -58,7 +58,14 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     // A turn ends when the model ends it or the context is full.
     let max_tokens = args.max_tokens.unwrap_or(usize::MAX);
     let options = GenerateOptions { max_tokens, ..args.sampling.options(fresh_seed())? };
-    let (path, question) = model_and_text(&args.words, args.model.as_deref())?;
+    let (path, word) = model_and_text(&args.words, args.model.as_deref())?;
+    let question = match (word, &args.prompt, &args.file) {
+        (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
+            return usage("give one question: as an argument, by -p or by -f");
+        }
+        (None, None, Some(path)) => Some(text_of(path)?),
+        (word, prompt, _) => word.or_else(|| prompt.clone()),
+    };
     if args.json && question.is_none() {
         return usage("--json takes a question: hologram chat MODEL \"QUESTION\" --json");
     }
