@@ -95,7 +95,8 @@ pub enum HubError {
     },
     /// The disk has no room.
     #[error(
-        "{} has {} of room, but {} are missing of the model and {} must stay free; `hologram models` lists what could go, HF_HOME names another place",
+        "{} has {} of room, but {} are missing of the model and {} must stay free; \
+         `hologram models` lists what could go, HF_HOME names another place",
         path.display(), size(*free), size(*needed), size(crate::fetch::RESERVE)
     )]
     NoRoom {

@@ -241,7 +241,7 @@ impl Hub {
             let start = at;
             self.retry(&transfer.url, stop, || {
                 let (first, mut reader) = self.client.range(&transfer.url, repo, (at, piece.end, size))?;
-                // The file from its beginning, from a server without ranges: what is here already is skipped. Pieces
+                // From a server without ranges the file comes from its beginning: skip the bytes that are here. Pieces
                 // further back would each bring the whole file again.
                 if first < at && piece.start > 0 {
                     return Err(Failure::Final(HubError::BadReply {
