@@ -209,7 +209,7 @@ pub enum AttentionPrecision {
     BF16,
 }
 
-/// What is computed of attention whose scores are not stored.
+/// Part of flash attention, which stores no scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flash {
     /// The result.

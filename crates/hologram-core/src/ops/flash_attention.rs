@@ -14,8 +14,8 @@ use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Dim, TensorAttention, TensorType};
 
-/// The operation. Its inputs are `q [.., h, n, d]`, `k` and, but for the sums, `v`, both `[.., k, m, d]`; for the
-/// gradients also the result, the sums, and the gradient by the result.
+/// Inputs: `q [.., h, n, d]`, `k [.., k, m, d]` and, except for the sums, `v [.., k, m, d]`. The gradients also take
+/// the result, the sums, and the gradient by the result.
 #[derive(Clone, Copy, Debug)]
 struct FlashAttention {
     scale: f32,
