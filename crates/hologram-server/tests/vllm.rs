@@ -72,7 +72,15 @@ fn prompts_have_probabilities() {
         assert!(choice["logprobs"].is_null() && choice["prompt_token_ids"].is_null() && choice["token_ids"].is_null());
         let rows = choice["prompt_logprobs"].as_array().unwrap();
         assert!(rows[1..].iter().all(|row| row.as_object().unwrap().len() == 1));
-        assert_eq!(rows, two["choices"][i / 2 * 2]["prompt_logprobs"].as_array().unwrap());
+        // Choices of one prompt may be computed in different steps, whose sums differ in the last bits.
+        let others = two["choices"][i / 2 * 2]["prompt_logprobs"].as_array().unwrap();
+        assert_eq!(rows.len(), others.len());
+        for (row, other) in rows.iter().zip(others).skip(1) {
+            let (id, own) = row.as_object().unwrap().iter().next().unwrap();
+            let apart = own["logprob"].as_f64().unwrap() - other[id]["logprob"].as_f64().unwrap();
+            assert!(apart.abs() < 1e-4, "{row} {other}");
+            assert_eq!(own["decoded_token"], other[id]["decoded_token"]);
+        }
     }
     let asked = ask(&server, "/v1/chat/completions", &chat(&json!({"prompt_logprobs": 2, "n": 2})));
     let tokens = ask(&server, "/tokenize", &json!({"messages": [{"role": "user", "content": "Hello"}]}));
