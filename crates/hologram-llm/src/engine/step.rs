@@ -148,8 +148,8 @@ impl Worker {
         let (mut wants_logits, mut changes, mut measures) = (false, false, false);
         for item in items.iter().filter(|item| item.outputs() > 0) {
             let s = &running[item.at];
-            // The device finds probabilities for one token of each.
-            wants_logits |= s.needs_logits() || guesses && s.wants_logprobs();
+            // The device finds probabilities for one token of each, with other roundings than the host.
+            wants_logits |= s.needs_logits() || s.wants_logprobs() && (guesses || self.options.deterministic);
             changes |= s.changes_logits();
             measures |= s.wants_logprobs();
             configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));

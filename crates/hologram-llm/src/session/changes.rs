@@ -88,8 +88,8 @@ fn words(vocab: usize) -> usize {
 /// Inputs: `sampling_numbers` and `sampling_words` as for [`Graph::sample`]; with entries `ids`, `biases`, `repeats`
 /// and `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`; with candidates those of
 /// [`typical::keep`]. Outputs: `chosen`, as of [`Decoder::graph`](crate::models::decoder::Decoder::graph); with
-/// probabilities those of [`probabilities::add_outputs`]. `separate`: see [`Session::separate_steps`].
-fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize, separate: bool) -> Result<Graph> {
+/// probabilities those of [`probabilities::add_outputs`].
+fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Result<Graph> {
     let mut g = Graph::new();
     let shape = (sizes.logits.rows, vocab);
     let rows = Dim::Fixed(sizes.logits.rows);
@@ -135,7 +135,7 @@ fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize, separ
     let chosen = g.sample(x, numbers, words)?;
     g.output("chosen", chosen)?;
     if sizes.probabilities {
-        probabilities::add_outputs(&mut g, own, chosen, shape, separate)?;
+        probabilities::add_outputs(&mut g, own, chosen, shape)?;
     }
     Ok(g)
 }
@@ -209,10 +209,7 @@ impl Session {
         }
         let plan = match s.plans.entry(sizes) {
             Entry::Occupied(e) => e.into_mut(),
-            Entry::Vacant(e) => {
-                let graph = graph(&self.executor, &logits, sizes, vocab, self.separate)?;
-                e.insert(graph.compile(&self.executor, &[])?)
-            }
+            Entry::Vacant(e) => e.insert(graph(&self.executor, &logits, sizes, vocab)?.compile(&self.executor, &[])?),
         };
         s.ids.clear();
         s.mask.clear();

@@ -2,7 +2,7 @@
 //! that the host reads a few numbers of each row instead of its logits.
 
 use hologram_backends::DType;
-use hologram_core::ops::{LossReduction, Reduction};
+use hologram_core::ops::Reduction;
 use hologram_core::{Dim, Executor, Graph, NodeId, Plan, Tensor};
 
 use super::Session;
@@ -25,29 +25,15 @@ fn numbers(vocab: usize) -> usize {
 /// logits `x` (`f32 [rows, vocab]`) and the tokens `chosen` (`u32 [rows]`). Equal logits rank by token.
 ///
 /// With `x` relative to its greatest element m, the logarithm of a probability is (x − m) − ln Σ exp(x − m).
-/// `separate`: each row's sum has an order that does not depend on their number.
-pub(super) fn add_outputs(
-    g: &mut Graph,
-    x: NodeId,
-    chosen: NodeId,
-    (rows, vocab): (usize, usize),
-    separate: bool,
-) -> Result<()> {
+pub(super) fn add_outputs(g: &mut Graph, x: NodeId, chosen: NodeId, (rows, vocab): (usize, usize)) -> Result<()> {
     let (one, all) = ([Dim::Fixed(rows), Dim::Fixed(1)], [Dim::Fixed(rows), Dim::Fixed(vocab)]);
     let (greatest, top) = g.top_k(x, top(vocab))?;
     let max = g.slice(greatest, 1, 0, 1)?;
     let of_all = g.broadcast_to(max, &all)?;
-    let log_sum = if separate {
-        let best = g.slice(top, 1, 0, 1)?;
-        let best = g.contiguous(best)?;
-        let best = g.reshape(best, &[Dim::Fixed(rows)])?;
-        g.cross_entropy(x, best, LossReduction::None)?
-    } else {
-        let below = g.sub(x, of_all)?;
-        let share = g.exp(below)?;
-        let sum = g.reduce(share, Reduction::Sum, 1)?;
-        g.log(sum)?
-    };
+    let below = g.sub(x, of_all)?;
+    let share = g.exp(below)?;
+    let sum = g.reduce(share, Reduction::Sum, 1)?;
+    let log_sum = g.log(sum)?;
     // A row without a token to choose has any numbers.
     let last = broadcast(g, DType::U32, vocab.saturating_sub(1) as f64, &[Dim::Fixed(rows)])?;
     let chosen = g.minimum(chosen, last)?;
@@ -151,9 +137,7 @@ mod tests {
     #[test]
     fn probabilities_are_the_hosts() {
         let executor = Executor::open("cpu", Some(2)).unwrap();
-        for (rows, vocab, separate) in
-            [(1, 1, false), (7, 77, false), (7, 77, true), (33, 5000, false), (2, 70_000, false)]
-        {
+        for (rows, vocab) in [(1, 1), (7, 77), (33, 5000), (2, 70_000)] {
             let logits = logits(rows, vocab);
             // Every kind of token: the best, some, and one that does not exist.
             let chosen: Vec<u32> =
@@ -162,7 +146,7 @@ mod tests {
             let x = Tensor::from_slice(&executor, &[rows, vocab], &logits).unwrap();
             let x = g.state(&x).unwrap();
             let tokens = g.input("tokens", DType::U32, &[Dim::Fixed(rows)]).unwrap();
-            add_outputs(&mut g, x, tokens, (rows, vocab), separate).unwrap();
+            add_outputs(&mut g, x, tokens, (rows, vocab)).unwrap();
             let mut plan = g.compile(&executor, &[]).unwrap();
             plan.write("tokens", &chosen).unwrap();
             plan.run().unwrap();

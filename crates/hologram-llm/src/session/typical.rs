@@ -35,9 +35,9 @@ pub(super) fn row(config: Option<&SamplerConfig>, vocab: usize) -> (f32, u32) {
     }
 }
 
-/// The logits `x` (`f32 [rows, vocab]`), of which those that top-k and typical sampling leave out are −∞. Inputs:
-/// `typical` (`f32 [rows, 1]`, the probability to keep; 1 leaves a row as it is) and `typical_k` (`u32 [rows, 1]`, the
-/// best tokens that compete, at least 1).
+/// The logits `x` (`f32 [rows, vocab]`), of which those that typical sampling leaves out are −∞. Inputs: `typical`
+/// (`f32 [rows, 1]`, the probability to keep; 1 leaves a row as it is) and `typical_k` (`u32 [rows, 1]`, the best tokens
+/// that compete, at least 1, as top-k keeps them).
 ///
 /// Of the `candidates` best, the nearest to the entropy are kept until their probabilities reach the one to keep. Where
 /// two are equally near the better one comes first.
@@ -78,13 +78,11 @@ pub(super) fn keep(g: &mut Graph, x: NodeId, (rows, vocab): (usize, usize), cand
     let probability = g.take_along(probability, nearest, 1)?;
     let reached = g.cumsum(probability, 1)?;
     let before = g.sub(reached, probability)?;
-    let distance = g.take_along(distance, nearest, 1)?;
     let of_row = g.broadcast_to(share, &some)?;
-    let (near, finite) = (g.lt(before, of_row)?, g.lt(distance, infinity)?);
-    let kept = g.and(near, finite)?;
+    let near = g.lt(before, of_row)?;
     let certain = broadcast(g, DType::F32, 1.0, &some)?;
     let unlimited = g.ge(of_row, certain)?;
-    let kept = g.or(kept, unlimited)?;
+    let kept = g.or(near, unlimited)?;
     let (logits, tokens) = (g.take_along(best, nearest, 1)?, g.take_along(tokens, nearest, 1)?);
     let none = broadcast(g, DType::F32, f64::NEG_INFINITY, &some)?;
     let logits = g.select(kept, logits, none)?;
