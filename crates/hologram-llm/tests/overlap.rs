@@ -3,13 +3,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_core::ops::philox4x32_10;
 use hologram_llm::engine::{Constraint, EngineStats, Failure, TokenLogprobs};
 use hologram_llm::sampling::SamplerConfig;
-use hologram_llm::{BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Model, Request, Speculation};
+use hologram_llm::{BLOCK_SIZE, Engine, EngineOptions, Event, Events, Finish, Model, Request, Shape, Speculation};
 
 fn model_on(device: &str, name: &str) -> Arc<Model> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -89,7 +90,7 @@ impl Answer {
     /// Whether two answers have the same text, and the same log-probabilities but for roundings.
     fn is_like(&self, other: &Answer) -> bool {
         let close = |a: &TokenLogprobs, b: &TokenLogprobs| {
-            let all = |of: &TokenLogprobs| [&[of.token.clone()], &of.top[..]].concat();
+            let all = |of: &TokenLogprobs| [std::slice::from_ref(&of.token), &of.top[..]].concat();
             let (a, b) = (all(a), all(b));
             a.len() == b.len()
                 && a.iter().zip(&b).all(|(a, b)| {
@@ -368,6 +369,63 @@ fn steps_overlap_on_a_gpu() {
                 let stats = idle(&engine);
                 assert!(stats.overlapped_steps > 0 && stats.blocks_used == 0 && stats.failed == 0, "{stats:?}");
             }
+        }
+    }
+}
+
+/// Log-probabilities and typical sampling over a large vocabulary: as the host's, and faster. Prints times.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn a_gpu_finds_what_the_host_does_and_faster() {
+    let shape = Shape {
+        name: "wide",
+        architecture: "llama",
+        layers: 1,
+        width: 512,
+        ffn: 1024,
+        experts: None,
+        heads: 8,
+        kv_heads: 4,
+        head_dim: 64,
+        vocab: 128_256,
+        rope_base: 10000.0,
+        tied_embedding: None,
+        biases: false,
+        more: |_| {},
+    };
+    let executor = Executor::open("cuda", Some(1)).unwrap();
+    let model = Arc::new(Model::random(&shape, DType::F16.into(), &executor).unwrap());
+    let kinds: [(&str, fn(&mut Request)); 4] = [
+        ("plain", |_| ()),
+        ("logprobs 20", |r| r.logprobs = Some(20)),
+        ("typical of top-k 40", |r| (r.sampling.typical_p, r.sampling.top_k) = (0.9, 40)),
+        ("typical of all", |r| r.sampling.typical_p = 0.9),
+    ];
+    let run = |device, sequences, change: fn(&mut Request), tokens| {
+        let engine = engine(&model, device, |o| (o.device_sampling, o.max_sequences) = (Some(device), sequences));
+        let one = |i: usize| {
+            let mut request = Request::new(prompt(&model, i as u32, 20 + i % 7));
+            (request.max_tokens, request.ignore_end) = (Some(tokens), true);
+            request.sampling = SamplerConfig { temperature: 1.0, seed: i as u64, ..SamplerConfig::GREEDY };
+            change(&mut request);
+            request
+        };
+        let requests: Vec<Request> = (0..sequences.max(8)).map(one).collect();
+        // The first round compiles.
+        at_once(&engine, &requests);
+        let started = Instant::now();
+        let answers = at_once(&engine, &requests);
+        (answers, started.elapsed().as_secs_f64() / (tokens * requests.len() / sequences) as f64 * 1e3)
+    };
+    for (name, change) in kinds {
+        // Alone the logits have the same bits.
+        let (want, got) = (run(false, 1, change, 24).0, run(true, 1, change, 24).0);
+        let same = got.iter().zip(&want).filter(|(got, want)| got.is_like(want)).count();
+        assert!(same + 1 >= want.len(), "{name}: {same} of {}", want.len());
+        for sequences in [1, 32] {
+            let (host, device) = (run(false, sequences, change, 40).1, run(true, sequences, change, 40).1);
+            println!("{name:>20}, {sequences:>2} rows: {host:>7.2} ms a step by the host, {device:>6.2} by the device");
+            assert!(device < host, "{name}, {sequences} rows: {device} ms, {host} by the host");
         }
     }
 }
