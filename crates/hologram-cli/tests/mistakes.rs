@@ -111,6 +111,7 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["quantize", "L.gguf", "q.gguf", "--type", "Q4"], 2, "Q3_K, Q4_K and Q5_K mean their _M mixtures"),
         (&["quantize", "L.gguf", "L.gguf", "--type", "Q4_0"], 1, "is also the file to write"),
         (&["bench", "L.gguf", "--speculate", "4"], 2, "--speculate needs --concurrency"),
+        (&["bench", "L.gguf", "--logprobs", "4"], 2, "--logprobs needs --concurrency"),
         // A server.
         (&["serve", "--alias", ""], 2, "'--alias"),
         (&["serve", "-m", "L.gguf", "-m", "dir/L.gguf"], 2, "two models have the name L; name them by -m NAME=PATH"),

@@ -7,14 +7,14 @@
 //! 3. Typical sampling (Meister et al., 2022) keeps the smallest set of tokens whose probabilities sum to `typical_p`,
 //!    those first whose information -ln p is closest to the entropy.
 //! 4. Top-p keeps the smallest set of the most probable tokens whose probabilities (at temperature 1) sum to `top_p`.
-//! 5. Min-p keeps tokens that are at least `min_p` times as probable as the best.
+//! 5. Min-p keeps tokens that are at least `min_p` times as probable as the best that is left.
 //! 6. The token is drawn from `softmax(logit / temperature)`.
 //!
 //! Temperature 0 takes the highest logit. Of equal logits the lowest token id ranks first.
 //!
 //! The random number depends only on the seed and the position, so runs are reproducible without a generator's state.
-//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p`, which requires sampling
-//! on the host, and without penalties, which the engine lets the device apply before.
+//! The core operation `sample` makes the same choice on a device in `f32`, without `typical_p` and penalties, which the
+//! engine lets the device apply before.
 
 pub use hologram_core::ops::philox4x32_10;
 
@@ -94,6 +94,11 @@ impl SamplerConfig {
             }
         }
         Ok(())
+    }
+
+    /// Whether the best token is taken, whatever the other parameters.
+    pub(crate) fn takes_best(&self) -> bool {
+        self.temperature == 0.0 || self.top_k == 1
     }
 
     /// Whether any penalty has an effect.
@@ -187,7 +192,7 @@ impl Sampler {
             return Err(fail(format!("there are {} logits, more than possible token ids", logits.len())));
         }
         let best = argmax(logits).map_err(fail)?;
-        if self.config.temperature == 0.0 || self.config.top_k == 1 {
+        if self.config.takes_best() {
             self.keys.clear();
             self.keys.push(key(0.0, best));
             self.weights.clear();
@@ -197,6 +202,7 @@ impl Sampler {
         let max = logits.get(best as usize).copied().map(f64::from).unwrap_or_default();
         self.keep_top_k(logits);
         self.keep_typical(max);
+        let max = self.keys.first().filter(|_| self.config.typical_p < 1.0).map_or(max, |&best| logit(best));
         self.keep_top_p(logits, max);
         if self.config.min_p > 0.0 {
             // In f32, as on a device.

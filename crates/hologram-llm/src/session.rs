@@ -3,9 +3,11 @@
 mod changes;
 mod flight;
 mod parts;
+mod probabilities;
 mod run;
 mod snapshots;
 mod sums;
+mod typical;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -24,6 +26,7 @@ use changes::Sampling;
 pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange};
 use flight::{Chosen, Flight};
 pub(crate) use flight::{Gives, NEXT, Next};
+pub(crate) use probabilities::Probabilities;
 
 /// Options of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,6 +51,8 @@ fn shares_follow_the_options() {
         (typical(0.999, config(1.0, 0, 1.0)), [0.125, 0.5, 0.125, 0.25]),
         // Top-p applies to what is kept.
         (typical(0.5, config(1.0, 0, 0.6)), [0.0, 1.0, 0.0, 0.0]),
+        // Min-p is relative to the best of what is kept.
+        (min_p(0.6, typical(0.2, config(1.0, 0, 1.0))), [0.0, 0.0, 0.0, 1.0]),
         // 1/4 is half of the best, 1/8 is not; temperature comes last.
         (min_p(0.4, config(1.0, 0, 1.0)), [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]),
         (min_p(0.4, config(0.5, 0, 1.0)), [0.0, 0.8, 0.0, 0.2]),

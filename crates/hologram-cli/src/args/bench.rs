@@ -63,6 +63,9 @@ pub struct BenchArgs {
     /// With --concurrency: give each request the same bits alone and beside any others, as `serve --deterministic`
     #[arg(long)]
     pub deterministic: bool,
+    /// With --concurrency: log-probabilities of each token, and of the N most probable ones in its place
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20))]
+    pub logprobs: Option<u32>,
     /// Also print each test's last step kernel by kernel, and write a timeline of each test's last steps for
     /// ui.perfetto.dev
     #[arg(long, value_name = "OUT.json", value_parser = trace_file, conflicts_with = "capture")]

@@ -41,6 +41,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
         ("--draft", args.speculation.draft.is_some()),
         ("--no-overlap", args.no_overlap),
         ("--deterministic", args.deterministic),
+        ("--logprobs", args.logprobs.is_some()),
     ];
     if let (None, Some((option, _))) = (args.concurrency, of_engine.iter().rfind(|option| option.1)) {
         return usage(format!("{option} needs --concurrency, which measures the engine"));

@@ -57,13 +57,15 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     if engine.options().context < prompt + decode {
         bail!("the free memory holds a cache of {} tokens only", engine.options().context);
     }
+    let logprobs = args.logprobs.map(|n| n as usize);
+    let round = |decode, round| round(&engine, users, Work { prompt, decode, logprobs }, round);
     // The first round compiles and warms up and is not counted.
-    round(&engine, users, prompt, decode.min(4), 0)?;
+    round(decode.min(4), 0)?;
     let before = engine.stats();
     let (mut seconds, mut answers) = (0.0, Vec::new());
     for i in 1..=rounds {
         let started = Instant::now();
-        answers.extend(round(&engine, users, prompt, decode, i)?);
+        answers.extend(round(decode, i)?);
         seconds += started.elapsed().as_secs_f64();
     }
     let stats = engine.stats();
@@ -85,6 +87,7 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
             "test": format!("pp{prompt}+tg{decode} x{users}"),
             "concurrency": users,
             "deterministic": args.deterministic,
+            "logprobs": args.logprobs,
             "requests": first.len(),
             "device": info.backend.name(),
             "threads": info.parallelism,
@@ -105,7 +108,8 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     let workers = workers(info).map(|w| format!(", {w}")).unwrap_or_default();
     writeln!(out, "{name} on {} ({}){workers}", info.backend, info.name)?;
     let how = if args.deterministic { ", deterministic" } else { "" };
-    writeln!(out, "{} requests of {users} users at once: {prompt} tokens in, {decode} out{how}", first.len())?;
+    let with = args.logprobs.map(|n| format!(", log-probabilities of the {n} best")).unwrap_or_default();
+    writeln!(out, "{} requests of {users} users at once: {prompt} tokens in, {decode} out{how}{with}", first.len())?;
     writeln!(out, "{generated:>10.2} tokens/s generated, {requests:.2} requests/s")?;
     writeln!(out, "{first_50:>10.2} ms to the first token (99 %: {first_99:.2} ms)")?;
     writeln!(out, "{gap_50:>10.2} ms between tokens (99 %: {gap_99:.2} ms)")?;
@@ -123,23 +127,32 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
     Ok(())
 }
 
+/// A request: tokens in and out, and [`Request::logprobs`].
+#[derive(Clone, Copy)]
+struct Work {
+    prompt: usize,
+    decode: usize,
+    logprobs: Option<usize>,
+}
+
 /// One request of each user at once.
-fn round(engine: &Engine, users: u32, prompt: usize, decode: usize, round: u32) -> anyhow::Result<Vec<Answer>> {
+fn round(engine: &Engine, users: u32, work: Work, round: u32) -> anyhow::Result<Vec<Answer>> {
     std::thread::scope(|scope| {
-        let answers: Vec<_> =
-            (0..users).map(|user| scope.spawn(move || ask(engine, prompt, decode, user, round))).collect();
+        let answers: Vec<_> = (0..users).map(|user| scope.spawn(move || ask(engine, work, user, round))).collect();
         answers.into_iter().map(|answer| answer.join().ok().context("a user's thread panicked")?).collect()
     })
 }
 
 /// Sends a request and reads its answer.
-fn ask(engine: &Engine, prompt: usize, decode: usize, user: u32, round: u32) -> anyhow::Result<Answer> {
+fn ask(engine: &Engine, work: Work, user: u32, round: u32) -> anyhow::Result<Answer> {
+    let Work { prompt, decode, logprobs } = work;
     let vocab = engine.model().config().vocab as u32;
     // Prompts differ from the first token on, so that none reuses another's blocks.
     let seed = (round << 16 | user).wrapping_mul(0x9e37_79b1);
     let token = |i: usize| ((i as u32 + 1).wrapping_mul(0x85eb_ca6b) ^ seed) % vocab;
     let mut request = Request::new((0..prompt).map(token).collect::<Vec<u32>>());
     (request.max_tokens, request.ignore_end, request.sampling) = (Some(decode), true, SamplerConfig::GREEDY);
+    request.logprobs = logprobs;
     let mut last = Instant::now();
     let mut events = engine.submit(request)?;
     let (mut first, mut gaps) = (None, Vec::with_capacity(decode));

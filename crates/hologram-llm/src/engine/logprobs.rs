@@ -1,15 +1,17 @@
 //! Probabilities of tokens.
 
+use crate::session::Probabilities;
 use crate::tokenizer::Tokenizer;
 
 use super::events::{Logprob, TokenLogprobs};
 
 /// The probability of `chosen` and of the `top` best tokens. `logits` must not be empty.
-pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize, tokenizer: Option<&Tokenizer>) -> TokenLogprobs {
+pub(crate) fn logprobs(logits: &[f32], chosen: u32, top: usize, tokenizer: Option<&Tokenizer>) -> TokenLogprobs {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
     let log_sum = f64::from(max) + sum.ln();
-    let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    // -0 becomes 0, as where tokens are sampled.
+    let logit = |id: u32| logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY) + 0.0;
     let one = |id: u32, before: usize| {
         let bytes = tokenizer.map(|t| t.token_bytes(id)).unwrap_or_default();
         Logprob { id, logprob: (f64::from(logit(id)) - log_sum) as f32, rank: before + 1, bytes }
@@ -24,6 +26,17 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize, tokenizer: Optio
     let before = (0..logits.len() as u32).filter(|id| order(id, &chosen).is_lt()).count();
     let top = best.into_iter().enumerate().map(|(i, id)| one(id, i)).collect();
     TokenLogprobs { token: one(chosen, before), top }
+}
+
+/// As [`logprobs`], from what the device found.
+pub(super) fn found(of: Probabilities<'_>, chosen: u32, top: usize, tokenizer: Option<&Tokenizer>) -> TokenLogprobs {
+    let one = |id: u32, logprob: f32, before: usize| {
+        let bytes = tokenizer.map(|t| t.token_bytes(id)).unwrap_or_default();
+        Logprob { id, logprob, rank: before + 1, bytes }
+    };
+    let best = of.top.iter().zip(of.logprobs).take(top).enumerate();
+    let top = best.map(|(before, (id, logprob))| one(*id, *logprob, before)).collect();
+    TokenLogprobs { token: one(chosen, of.chosen, of.before), top }
 }
 
 /// The probability of `chosen` and of the `top` best tokens among those that it was drawn from.

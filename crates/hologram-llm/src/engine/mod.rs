@@ -47,6 +47,9 @@ pub use request::{Constraint, MAX_TOP_LOGPROBS, Request, SubmitError};
 pub use speculate::Speculation;
 pub use stats::EngineStats;
 
+#[cfg(test)]
+pub(crate) use logprobs::logprobs;
+
 use grammar::Compiler;
 use queue::{Phase, Queue};
 use worker::Worker;

@@ -9,13 +9,13 @@ use crate::error::LlmError;
 use crate::generate::Finish;
 use crate::model::Model;
 use crate::sampling::{RECENT, Sampler};
-use crate::session::{Change, MAX_ENTRIES, NO_TOKEN, TokenChange};
+use crate::session::{Change, MAX_ENTRIES, NO_TOKEN, Probabilities, TokenChange};
 use crate::stop::StopFilter;
 use crate::tokenizer::{TokenDecoder, Tokenizer};
 
 use super::events::{Event, Failure, Sender, Timings, TokenLogprobs, Usage};
 use super::grammar::Grammar;
-use super::logprobs::{drawn, logprobs};
+use super::logprobs::{drawn, found, logprobs};
 use super::queue::Waiting;
 use super::request::Request;
 use super::speculate::{DraftRate, Lookup};
@@ -184,19 +184,27 @@ impl Sequence {
     pub fn needs_logits(&self) -> bool {
         let r = &self.request;
         let entries = r.logit_bias.len() + RECENT + if self.is_early() { MAX_ENDS } else { 0 };
-        r.logprobs.is_some() || self.wants_prompt_logprobs() || r.sampling.typical_p != 1.0 || entries > MAX_ENTRIES
+        self.wants_sampled_probabilities() || self.wants_prompt_logprobs() || entries > MAX_ENTRIES
+    }
+
+    /// Whether the probabilities of its next token are wanted, of which the device can find the model's own.
+    pub fn wants_logprobs(&self) -> bool {
+        self.request.logprobs.is_some()
+    }
+
+    fn wants_sampled_probabilities(&self) -> bool {
+        self.request.sampled_probabilities && self.wants_logprobs()
     }
 
     /// Whether the logits are changed before its next token is sampled.
     pub fn changes_logits(&self) -> bool {
         let r = &self.request;
-        !r.logit_bias.is_empty() || self.grammar.is_some() || self.is_early() || r.sampling.penalises()
+        !r.logit_bias.is_empty() || self.grammar.is_some() || self.is_early() || !r.sampling.fits_device()
     }
 
     /// Whether the host samples its next token, unless the device changes the logits too.
     pub fn chosen_by_host(&self) -> bool {
-        let r = &self.request;
-        self.changes_logits() || !r.sampling.fits_device() || (r.sampled_probabilities && r.logprobs.is_some())
+        self.changes_logits() || self.wants_sampled_probabilities()
     }
 
     /// Whether the text may not end yet.
@@ -257,11 +265,12 @@ impl Sequence {
         }
     }
 
-    /// Takes the result for the last token: the device's choice, or else the logits. Returns how the sequence ended, if
-    /// it did.
+    /// Takes the result for the last token: the device's choice and its probabilities, or else the logits. Returns how
+    /// the sequence ended, if it did.
     pub fn take(
         &mut self,
         chosen: Option<u32>,
+        probabilities: Option<Probabilities<'_>>,
         logits: Option<&[f32]>,
         model: &Model,
         sampler: &mut Sampler,
@@ -285,11 +294,12 @@ impl Sequence {
             Some(Ok(complete)) => complete,
             None => false,
         };
-        let logprobs = match (self.request.logprobs, logits) {
-            (Some(top), _) if self.request.sampled_probabilities => {
+        let logprobs = match (self.request.logprobs, probabilities, logits) {
+            (Some(top), _, _) if self.request.sampled_probabilities => {
                 vec![drawn(&sampler.distribution(), id, top, tokenizer)]
             }
-            (Some(top), Some(logits)) => vec![logprobs(logits, id, top, tokenizer)],
+            (Some(top), Some(of), _) => vec![found(of, id, top, tokenizer)],
+            (Some(top), None, Some(logits)) => vec![logprobs(logits, id, top, tokenizer)],
             _ => Vec::new(),
         };
         let text = tokenizer.map(|t| self.decoder.push(t, id)).unwrap_or_default();

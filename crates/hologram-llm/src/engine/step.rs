@@ -5,9 +5,10 @@
 //! then turns out to have ended, or whose request was dropped, is in that step for nothing: its extra token is left out
 //! and its blocks are free at once, because the device works in order.
 //!
-//! Where logits are changed before a token is sampled, a step is submitted in two parts. While the device computes the
-//! logits, the host takes the token before, and finds out what its constraint, penalties and biases change; then it
-//! submits the sampling. Steps whose logits the host needs are finished before the next is submitted.
+//! Where logits are changed before a token is sampled, or its log-probability is wanted, a step is submitted in two
+//! parts. While the device computes the logits, the host takes the token before, and finds out what its constraint,
+//! penalties and biases change; then it submits the sampling. Steps whose logits the host needs are finished before the
+//! next is submitted.
 
 use std::time::Instant;
 
@@ -57,7 +58,7 @@ pub(super) struct Flight {
     number: u64,
     items: Vec<Item>,
     started: Instant,
-    /// Whether logits are changed before the device samples.
+    /// Whether the device samples in a second part.
     late: bool,
 }
 
@@ -143,11 +144,14 @@ impl Worker {
         let next = |item: &Item| Some(Next { sequence: running[item.at].slot, output: item.next? });
         let next: Vec<Next> = items.iter().filter_map(next).collect();
         let mut configs = Vec::with_capacity(items.len());
-        let (mut wants_logits, mut changes) = (false, false);
+        let guesses = items.iter().any(|item| !item.guessed.is_empty());
+        let (mut wants_logits, mut changes, mut measures) = (false, false, false);
         for item in items.iter().filter(|item| item.outputs() > 0) {
             let s = &running[item.at];
-            wants_logits |= s.needs_logits();
+            // The device finds probabilities for one token of each, with other roundings than the host.
+            wants_logits |= s.needs_logits() || s.wants_logprobs() && (guesses || self.options.deterministic);
             changes |= s.changes_logits();
+            measures |= s.wants_logprobs();
             configs.extend(std::iter::repeat_n(s.request.sampling, item.outputs()));
         }
         let tokens = inputs.iter().map(|input| input.tokens.len() as u64).sum::<u64>();
@@ -160,8 +164,7 @@ impl Worker {
                 span.follows_from(&running[item.at].span);
             }
         }
-        let guesses = items.iter().any(|item| !item.guessed.is_empty());
-        let late = changes && !wants_logits && !guesses && self.session.chooses();
+        let late = (changes || measures) && !wants_logits && !guesses && self.session.chooses();
         let gives = match (late, wants_logits || changes) {
             (true, _) => Gives::Later,
             (false, true) => Gives::Both(&configs),
@@ -200,7 +203,9 @@ impl Worker {
             None => (SamplerConfig::GREEDY, Change::default()),
         });
         let (configs, changes): (Vec<_>, Vec<_>) = how.unzip();
-        self.session.sample_begun(&configs, &changes)
+        let probabilities =
+            with_output().filter_map(|item| of(item, &self.running)).any(|at| self.running[at].wants_logprobs());
+        self.session.sample_begun(&configs, &changes, probabilities)
     }
 
     /// Fails the sequences of a step.
@@ -277,7 +282,8 @@ impl Worker {
                 if let Some(own) = &own {
                     (chosen, logits) = (None, Some(&own[..]));
                 }
-                if let Some(end) = s.take(chosen, logits, &self.model, &mut self.sampler) {
+                let probabilities = chosen.and_then(|_| self.session.probabilities(output));
+                if let Some(end) = s.take(chosen, probabilities, logits, &self.model, &mut self.sampler) {
                     self.stats.count(end);
                     ended.push(item.order);
                     break;

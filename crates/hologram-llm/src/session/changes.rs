@@ -1,5 +1,6 @@
 //! Sampling apart from the step that computes the logits: each row of logits is first changed, by biases, penalties and
-//! the mask of a constraint, which the host finds while the device computes the step.
+//! the mask of a constraint, which the host finds while the device computes the step, and by typical sampling. The
+//! logits before that give log-probabilities.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,7 +8,7 @@ use std::collections::hash_map::Entry;
 use hologram_backends::DType;
 use hologram_core::{Dim, Executor, Graph, NodeId, Plan, Tensor};
 
-use super::Session;
+use super::{Session, probabilities, typical};
 use crate::error::Result;
 use crate::sampling::SamplerConfig;
 
@@ -55,6 +56,9 @@ pub(super) struct Sizes {
     /// Entries of each row; 0: no row has any.
     entries: usize,
     mask: bool,
+    /// The candidates of typical sampling; 0: no row has it.
+    candidates: usize,
+    probabilities: bool,
 }
 
 /// The plans that sample, and what the steps leave for them.
@@ -65,6 +69,9 @@ pub(super) struct Sampling {
     pub logits: HashMap<GatheredLogits, Tensor>,
     /// Those of the step finished last.
     pub finished: GatheredLogits,
+    /// The log-probabilities of the last two steps that have some, by place, and the host's of the step finished last.
+    pub kept: [Option<probabilities::Kept>; 2],
+    pub read: probabilities::Read,
     ids: Vec<u32>,
     /// The biases, factors and subtrahends of all entries.
     numbers: [Vec<f32>; 3],
@@ -79,13 +86,15 @@ fn words(vocab: usize) -> usize {
 /// The graph that samples from rows of logits.
 ///
 /// Inputs: `sampling_numbers` and `sampling_words` as for [`Graph::sample`]; with entries `ids`, `biases`, `repeats`
-/// and
-/// `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`. Output: `chosen`, as of
-/// [`Decoder::graph`](crate::models::decoder::Decoder::graph).
+/// and `less`, all `[rows, entries]`; with a mask `mask`, `u32 [rows, words]`; with candidates those of
+/// [`typical::keep`]. Outputs: `chosen`, as of [`Decoder::graph`](crate::models::decoder::Decoder::graph); with
+/// probabilities those of [`probabilities::add_outputs`].
 fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Result<Graph> {
     let mut g = Graph::new();
+    let shape = (sizes.logits.rows, vocab);
     let rows = Dim::Fixed(sizes.logits.rows);
-    let mut x = g.state(logits)?;
+    let own = g.state(logits)?;
+    let mut x = own;
     if sizes.entries > 0 {
         let of_entries = [rows, Dim::Fixed(sizes.entries)];
         let ids = g.input("ids", DType::U32, &of_entries)?;
@@ -94,7 +103,7 @@ fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Re
         let taken = g.take_along(x, ids, 1)?;
         let biased = g.add(taken, biases)?;
         let (divided, times) = (g.div(biased, repeats)?, g.mul(biased, repeats)?);
-        let zero = constant(&mut g, &Tensor::from_slice(executor, &[1, 1], &[0.0f32])?, &of_entries)?;
+        let zero = broadcast(&mut g, DType::F32, 0.0, &of_entries)?;
         let positive = g.gt(biased, zero)?;
         let penalised = g.select(positive, divided, times)?;
         let changed = g.sub(penalised, less)?;
@@ -107,26 +116,42 @@ fn graph(executor: &Executor, logits: &Tensor, sizes: Sizes, vocab: usize) -> Re
         let mask = g.reshape(mask, &[rows, Dim::Fixed(words), Dim::Fixed(1)])?;
         let mask = g.broadcast_to(mask, &bits)?;
         let of_word: Vec<u32> = (0..32).map(|bit| 1 << bit).collect();
-        let of_word = constant(&mut g, &Tensor::from_slice(executor, &[1, 1, 32], &of_word)?, &bits)?;
+        let of_word = g.constant(&Tensor::from_slice(executor, &[1, 1, 32], &of_word)?)?;
+        let of_word = g.broadcast_to(of_word, &bits)?;
         let bit = g.and(mask, of_word)?;
         let bit = g.reshape(bit, &[rows, Dim::Fixed(words * 32)])?;
         let bit = g.slice(bit, 1, 0, vocab)?;
         let all = [rows, Dim::Fixed(vocab)];
-        let zero = constant(&mut g, &Tensor::from_slice(executor, &[1, 1], &[0u32])?, &all)?;
+        let zero = broadcast(&mut g, DType::U32, 0.0, &all)?;
         let forbidden = g.eq(bit, zero)?;
-        let none = constant(&mut g, &Tensor::from_slice(executor, &[1, 1], &[f32::NEG_INFINITY])?, &all)?;
+        let none = broadcast(&mut g, DType::F32, f64::NEG_INFINITY, &all)?;
         x = g.select(forbidden, none, x)?;
+    }
+    if sizes.candidates > 0 {
+        x = typical::keep(&mut g, x, shape, sizes.candidates)?;
     }
     let numbers = g.input("sampling_numbers", DType::F32, &[rows, Dim::Fixed(3)])?;
     let words = g.input("sampling_words", DType::U32, &[rows, Dim::Fixed(4)])?;
     let chosen = g.sample(x, numbers, words)?;
     g.output("chosen", chosen)?;
+    if sizes.probabilities {
+        probabilities::add_outputs(&mut g, own, chosen, shape)?;
+    }
     Ok(g)
 }
 
-fn constant(g: &mut Graph, tensor: &Tensor, shape: &[Dim]) -> Result<NodeId> {
-    let value = g.constant(tensor)?;
+/// A number for each element of a shape.
+pub(super) fn broadcast(g: &mut Graph, format: DType, value: f64, shape: &[Dim]) -> Result<NodeId> {
+    let one = vec![Dim::Fixed(1); shape.len()];
+    let value = g.full(format, &one, value)?;
     Ok(g.broadcast_to(value, shape)?)
+}
+
+/// The place of each element in its row of `n`, `u32 [rows, n]`.
+pub(super) fn along(g: &mut Graph, rows: usize, n: usize) -> Result<NodeId> {
+    let place = g.arange(DType::U32, 0.0, 1.0, Dim::Fixed(n))?;
+    let place = g.reshape(place, &[Dim::Fixed(1), Dim::Fixed(n)])?;
+    Ok(g.broadcast_to(place, &[Dim::Fixed(rows), Dim::Fixed(n)])?)
 }
 
 impl Sampling {
@@ -145,25 +170,38 @@ impl Sampling {
 
 impl Session {
     /// Lets the device sample the outputs of the step begun last, which gives logits: output `i` with `configs[i]`,
-    /// after `changes[i]`. [`Session::finish`] then gives the tokens.
+    /// after `changes[i]`. [`Session::finish`] then gives the tokens; with `probabilities` also
+    /// [`Session::probabilities`].
     ///
     /// # Errors
     /// Those of the device known at once. All steps begun are then undone.
-    pub(crate) fn sample_begun(&mut self, configs: &[SamplerConfig], changes: &[Change]) -> Result<()> {
-        let sampled = self.submit_sampling(configs, changes);
+    pub(crate) fn sample_begun(
+        &mut self,
+        configs: &[SamplerConfig],
+        changes: &[Change],
+        probabilities: bool,
+    ) -> Result<()> {
+        let sampled = self.submit_sampling(configs, changes, probabilities);
         if sampled.is_err() {
             self.abandon();
         }
         sampled
     }
 
-    pub(super) fn submit_sampling(&mut self, configs: &[SamplerConfig], changes: &[Change]) -> Result<()> {
+    pub(super) fn submit_sampling(
+        &mut self,
+        configs: &[SamplerConfig],
+        changes: &[Change],
+        probabilities: bool,
+    ) -> Result<()> {
         let Some(flight) = self.flights.back() else { return Ok(()) };
         let (rows, vocab) = (flight.rows, self.decoder.config.vocab);
         let (outputs, of_flight, gathered) = (flight.outputs, flight.logits(), flight.gathered.is_some());
         let most = changes.iter().map(|change| change.entries.len()).max().unwrap_or(0);
         let entries = if most == 0 { 0 } else { most.next_power_of_two().max(64) };
-        let sizes = Sizes { logits: of_flight, entries, mask: changes.iter().any(|change| change.mask.is_some()) };
+        let mask = changes.iter().any(|change| change.mask.is_some());
+        let candidates = typical::candidates(configs.iter(), vocab);
+        let sizes = Sizes { logits: of_flight, entries, mask, candidates, probabilities };
         let s = &mut self.sampling;
         let logits = s.logits_of(&self.executor, of_flight, vocab)?;
         if let (Some(step), false) = (self.plans.get(&flight.bucket), gathered) {
@@ -203,6 +241,12 @@ impl Session {
         if sizes.mask {
             plan.write("mask", &s.mask)?;
         }
+        if sizes.candidates > 0 {
+            let (shares, best): (Vec<f32>, Vec<u32>) =
+                (0..rows).map(|row| typical::row(configs.get(row), vocab)).unzip();
+            plan.write("typical", &shares)?;
+            plan.write("typical_k", &best)?;
+        }
         let scratch = &mut self.scratch;
         scratch.numbers.clear();
         scratch.words.clear();
@@ -218,8 +262,15 @@ impl Session {
         let place = flight.place;
         let chosen = super::flight::places(&mut self.chosen, &self.executor, self.options.batch, vocab)?;
         chosen[place].keep(plan, outputs)?;
+        if probabilities {
+            let kept = match &mut s.kept[place] {
+                Some(kept) => kept,
+                none => none.insert(probabilities::Kept::new(&self.executor, self.options.batch, vocab)?),
+            };
+            kept.keep(plan, outputs, vocab)?;
+        }
         if let Some(flight) = self.flights.back_mut() {
-            (flight.event, flight.sampled) = (event, true);
+            (flight.event, flight.sampled, flight.probabilities) = (event, true, probabilities);
         }
         Ok(())
     }

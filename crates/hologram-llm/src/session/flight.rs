@@ -93,6 +93,8 @@ pub(super) struct Flight {
     pub event: Event,
     /// Whether its outputs are sampled apart.
     pub sampled: bool,
+    /// Whether its log-probabilities are kept.
+    pub probabilities: bool,
     /// If its parts' logits are gathered in memory of their own, whether the host reads them.
     pub gathered: Option<bool>,
     /// Where its choices are.
@@ -153,6 +155,7 @@ impl Session {
                     positions,
                     event,
                     sampled,
+                    probabilities: false,
                     gathered,
                     place,
                     unknown,
@@ -178,6 +181,7 @@ impl Session {
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.scratch.filled = 0;
         self.scratch.chosen.clear();
+        self.sampling.read.clear();
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         if let Err(e) = self.land(&flight) {
             self.flights.push_front(flight);
@@ -215,6 +219,10 @@ impl Session {
         if let (Some(chosen), true) = (&self.chosen, flight.sampled || flight.bucket.results.has_tokens()) {
             self.scratch.chosen.resize(flight.outputs, 0);
             chosen[flight.place].tokens.read_into(&mut self.scratch.chosen)?;
+        }
+        let s = &mut self.sampling;
+        if let (Some(kept), true) = (&s.kept[flight.place], flight.probabilities) {
+            s.read.read(kept, flight.outputs, self.decoder.config.vocab)?;
         }
         match flight.gathered {
             Some(true) => self.read_gathered(flight),

@@ -114,12 +114,13 @@ impl Session {
             positions,
             event,
             sampled: false,
+            probabilities: false,
             gathered: Some(reads),
             place,
             unknown,
         });
         let sampled = match configs.filter(|_| outputs > 0) {
-            Some(configs) => self.submit_sampling(configs, &[]),
+            Some(configs) => self.submit_sampling(configs, &[], false),
             None => Ok(()),
         };
         if sampled.is_err()
