@@ -6,11 +6,12 @@ use crate::kernels::metal::{matmul_packed, matmul_simdgroup};
 use crate::launch::{Count, Planes, launch, number, packed_name};
 use crate::{Memory, NativeKernel, Part};
 use hologram_device::DType;
+use matmul_simdgroup as tiles;
 
 /// Tokens and rows of a workgroup's tile, for many tokens and for at most 32; with a gate the tile has half the rows of
 /// each matrix.
-const TILE: [usize; 2] = [64, 64];
-const WIDE_TILE: [usize; 2] = [32, 128];
+const TILE: [usize; 2] = [tiles::TOKENS as usize, tiles::ROWS as usize];
+const WIDE_TILE: [usize; 2] = [tiles::WIDE_TOKENS as usize, tiles::WIDE_ROWS as usize];
 
 /// A matrix in the kernels' terms.
 #[derive(Clone, Debug)]
