@@ -139,7 +139,7 @@ def for_cuda(lines):
 
 
 def text_of(path, seen):
-    """A source with what it includes, as CUDA compiles it, without comments and blank lines."""
+    """A source with what it includes, as CUDA compiles it, without comments, blank lines and what only the host reads."""
     if path in seen:
         return ""
     seen.add(path)
@@ -148,7 +148,7 @@ def text_of(path, seen):
         include = re.match(r'\s*#include "(.+)"', line)
         found = include and next((f for d in (SHARED, CUDA) if os.path.exists(f := os.path.join(d, include[1]))), None)
         line = text_of(found, seen) if found else re.sub(r"//.*", "", line).strip() + "\n"
-        text.append(line if line.strip() else "")
+        text.append(line if line.strip() and not line.startswith("HOST(") else "")
     return "".join(text)
 
 

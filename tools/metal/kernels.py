@@ -829,7 +829,7 @@ def sample():
 def matmul_simdgroup():
     """One matrix, and what is added to it; three; a gate, in bf16 too."""
     plain = ["f32", "f16", "bf16", "q8", "q4", "t2"]
-    pairs = [(a, w) for a in ("f32", "bf16", "i8") for w in plain if a != "bf16" or w not in ("f32", "f16")] + [(a, w) for w in PACKED for a in ("f32", "bf16")]
+    pairs = [(a, w) for a in ("f32", "bf16", "i8") for w in plain if a != "bf16" or w != "f32"] + [(a, w) for w in PACKED for a in ("f32", "bf16")]
     forms = [("one", [12]), ("three", [9, 4, 70]), ("gate", [36, 36]), ("add", [13]), ("narrow", [33, 33])]
     for i, (a, w) in enumerate(pairs):
         large = (a, w) in [("f32", "f16"), ("i8", "t2"), ("bf16", "q4"), ("f32", "q4_k")]

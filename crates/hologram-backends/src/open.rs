@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Reference, Result};
 
-/// The kinds of device of this build, best first; [`Reference`] is for tests.
-const KINDS: &[&dyn DeviceKind] = &[
-    #[cfg(feature = "cuda")]
-    &hologram_cuda::Cuda,
-    #[cfg(all(feature = "metal", any(target_vendor = "apple", feature = "host-double")))]
-    &hologram_metal::Metal,
-    #[cfg(feature = "cpu")]
-    &hologram_cpu::Cpu,
-    &Reference,
-];
+macro_rules! kinds {
+    ($(($there:meta) $kind:path,)*) => {
+        /// The kinds of device of this build, best first; [`Reference`] is for tests.
+        const KINDS: &[&dyn DeviceKind] = &[$(#[cfg($there)] &$kind,)* &Reference];
+    };
+}
+
+// When a build has a kind, and what opens it.
+kinds! {
+    (feature = "cuda") hologram_cuda::Cuda,
+    (all(feature = "metal", any(target_vendor = "apple", feature = "host-double"))) hologram_metal::Metal,
+    (feature = "cpu") hologram_cpu::Cpu,
+}
 
 /// The kinds of device that [`open`] can open here, best first.
 pub fn available_backends() -> Vec<BackendType> {

@@ -5,37 +5,41 @@ use std::fmt;
 use hologram_isa::Capability;
 use hologram_isa::meaning::Subnormals;
 
-/// The kinds of backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BackendType {
-    /// The host's processor.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// An Apple GPU.
-    Metal,
-    /// The reference interpreter: slow, checks everything.
-    Reference,
+macro_rules! backend_types {
+    ($($kind:ident $name:literal $doc:literal,)*) => {
+        /// The kinds of backend.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum BackendType {
+            $(#[doc = $doc] $kind,)*
+        }
+
+        impl BackendType {
+            /// Every kind, best first.
+            pub const ALL: [BackendType; [$($name),*].len()] = [$(BackendType::$kind),*];
+
+            /// The name on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(BackendType::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// Best first.
+backend_types! {
+    Cuda "cuda" "An NVIDIA GPU.",
+    Metal "metal" "An Apple GPU.",
+    Cpu "cpu" "The host's processor.",
+    Reference "reference" "The reference interpreter: slow, checks everything.",
 }
 
 impl BackendType {
-    /// Every kind, best first.
-    pub const ALL: [BackendType; 4] = [BackendType::Cuda, BackendType::Metal, BackendType::Cpu, BackendType::Reference];
-
     /// Whether a machine may have several, so that `NAME:N` is number N.
     pub const fn is_numbered(self) -> bool {
         matches!(self, BackendType::Cuda)
-    }
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BackendType::Cpu => "cpu",
-            BackendType::Cuda => "cuda",
-            BackendType::Metal => "metal",
-            BackendType::Reference => "reference",
-        }
     }
 }
 

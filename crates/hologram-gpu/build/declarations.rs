@@ -1,6 +1,7 @@
 //! Parses the kernels that texts declare: `KERNEL(name, threads, IN(0, float, x), …)` and the other forms of
 //! `arguments.h`.
 
+use super::host;
 use super::text::{Language, Result, Text, Token, arguments};
 
 /// The kind of an argument.
@@ -49,8 +50,8 @@ pub struct Declaration {
     pub file: String,
     pub line: u32,
     pub parameters: Vec<Parameter>,
-    /// The kernels' names.
-    pub entries: Vec<String>,
+    /// The kernels' names, each with the most threads of a workgroup.
+    pub entries: Vec<(String, u64)>,
 }
 
 /// Macros that stand for several arguments, with their types in Rust.
@@ -58,6 +59,8 @@ pub const GROUPS: [(&str, &str); 3] = [("COUNT", "Counted"), ("EXTENT", "Actual"
 /// The macro that comes last in a declaration. It has no buffer indices on Metal, which takes [`METAL_MOST`] arguments.
 pub const AHEAD: &str = "AHEAD_RANGE";
 const METAL_MOST: usize = 31;
+/// Threads that no workgroup exceeds.
+const MOST_THREADS: u64 = 1024;
 /// The header that alone defines the forms.
 const HEADER: &str = "arguments.h";
 
@@ -102,11 +105,14 @@ fn scan(text: &Text, language: Language, tokens: &[Token], depth: usize, found: 
         match form(text, token) {
             Some(_) if braces > 0 => return token.error("a kernel is declared within braces"),
             Some(before) => {
-                let Some(([name, ..], list)) = arguments.split_at_checked(before) else {
+                let Some(([name, threads, ..], list)) = arguments.split_at_checked(before) else {
                     return token.error(format!("{} has too few arguments", token.text));
                 };
                 let [name] = name else { return token.error("a kernel's name is one word") };
-                declare(text, language, token, &tokens[at], name, list, found)?;
+                // A number that a function of the text computes is not evaluated.
+                let threads = host::expression(text, name, threads, 0).unwrap_or(MOST_THREADS);
+                let entry = (name.text.to_string(), threads);
+                declare(text, language, token, &tokens[at], entry, list, found)?;
             }
             None if braces == 0 && text.macros.get(&token.text).is_some_and(|m| m.parameters.is_some()) => {
                 scan(text, language, &text.expand(token, &arguments, depth)?, depth + 1, found)?;
@@ -123,36 +129,36 @@ fn declare(
     language: Language,
     token: &Token,
     open: &Token,
-    name: &Token,
+    entry: (String, u64),
     list: &[&[Token]],
     found: &mut Vec<Declaration>,
 ) -> Result<()> {
+    let own = &entry.0;
     let mut parameters = Vec::new();
     for item in list {
         read(text, item, None, None, 0, &mut parameters)?;
     }
     if language == Language::Metal && parameters.len() > METAL_MOST {
-        return token.error(format!("{} has {} arguments, and Metal takes {METAL_MOST}", name.text, parameters.len()));
+        return token.error(format!("{own} has {} arguments, and Metal takes {METAL_MOST}", parameters.len()));
     }
     for (i, p) in parameters.iter().enumerate() {
         if parameters[..i].iter().any(|other| other.name == p.name) {
-            return token.error(format!("{} has two arguments {}", name.text, p.name));
+            return token.error(format!("{own} has two arguments {}", p.name));
         }
     }
     let ahead = |p: &Parameter| p.group.as_ref().is_some_and(|g| g.is_ahead());
     if parameters.iter().skip_while(|p| !ahead(p)).any(|p| !ahead(p)) {
-        return token.error(format!("{}: nothing comes after what is read ahead", name.text));
+        return token.error(format!("{own}: nothing comes after what is read ahead"));
     }
-    let entry = name.text.to_string();
-    if found.iter().any(|d| d.entries.contains(&entry)) {
-        return token.error(format!("{entry} is declared twice"));
+    if found.iter().flat_map(|d| &d.entries).any(|(name, _)| name == own) {
+        return token.error(format!("{own} is declared twice"));
     }
     // Kernels of a text with the same arguments share a structure.
     if let Some(same) = found.iter_mut().find(|d| d.parameters == parameters) {
         same.entries.push(entry);
         return Ok(());
     }
-    let (name, file) = (open.within.as_ref().unwrap_or(&name.text).to_string(), open.file.to_string());
+    let (name, file) = (open.within.as_ref().map_or(own.clone(), |name| name.to_string()), open.file.to_string());
     if found.iter().any(|d| d.name == name) {
         return token.error(format!("{name} declares kernels with different arguments"));
     }
@@ -255,8 +261,13 @@ pub fn both(mut cuda: Vec<Declaration>, metal: Vec<Declaration>) -> Result<Vec<D
         if !own.parameters.iter().filter(ahead).eq(&other.parameters) {
             return differs(format!("{} has other arguments on Metal than on CUDA", other.name));
         }
-        let new: Vec<String> = other.entries.iter().filter(|e| !own.entries.contains(e)).cloned().collect();
-        own.entries.extend(new);
+        for (entry, threads) in other.entries {
+            match own.entries.iter().find(|(name, _)| *name == entry) {
+                Some((_, same)) if *same == threads => {}
+                Some(_) => return differs(format!("{entry} has other threads on Metal than on CUDA")),
+                None => own.entries.push((entry, threads)),
+            }
+        }
     }
     Ok(cuda)
 }

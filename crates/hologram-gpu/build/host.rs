@@ -59,7 +59,7 @@ pub fn items(text: &Text) -> Result<Vec<Item>> {
     Ok(out)
 }
 
-/// Evaluates a macro or a `constexpr`.
+/// Evaluates a macro, a `constexpr` or an enumerator with a value.
 fn number(text: &Text, name: &Token, depth: usize) -> Result<u64> {
     if depth > 16 {
         return name.error(format!("{} is defined by itself", name.text));
@@ -67,22 +67,23 @@ fn number(text: &Text, name: &Token, depth: usize) -> Result<u64> {
     if let Some(found) = text.macros.get(&name.text).filter(|m| m.parameters.is_none()) {
         return expression(text, name, &found.body, depth);
     }
-    // `constexpr TYPE A = …, B = …;`
+    // `constexpr TYPE A = …, B = …;` and `enum { A = …, B = … };`
     let mut rest = &text.tokens[..];
-    while let Some(at) = rest.iter().position(|t| t.is("constexpr")) {
+    while let Some(at) = rest.iter().position(|t| t.is("constexpr") || t.is("enum")) {
+        let constants = rest[at].is("constexpr");
         rest = &rest[at + 1..];
-        let end = rest.iter().position(|t| t.is(";") || t.is("{")).unwrap_or(rest.len());
+        let end = rest.iter().position(|t| t.is(";") || constants && t.is("{")).unwrap_or(rest.len());
         let found = rest[..end].windows(2).position(|w| w[0].text == name.text && w[1].is("="));
         let Some(at) = found else { continue };
         let value = &rest[at + 2..end];
-        let comma = value.iter().position(|t| t.is(",")).unwrap_or(value.len());
+        let comma = value.iter().position(|t| t.is(",") || t.is("}")).unwrap_or(value.len());
         return expression(text, name, &value[..comma], depth);
     }
     name.error(format!("there is no number or structure {}", name.text))
 }
 
 /// Evaluates sums, differences, products, quotients and remainders of numbers and names.
-fn expression(text: &Text, name: &Token, tokens: &[Token], depth: usize) -> Result<u64> {
+pub fn expression(text: &Text, name: &Token, tokens: &[Token], depth: usize) -> Result<u64> {
     let mut at = 0;
     let value = added(text, name, tokens, &mut at, depth)?;
     match tokens.get(at) {

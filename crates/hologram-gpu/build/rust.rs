@@ -19,6 +19,7 @@ pub fn type_name(name: &str) -> String {
 /// A structure with a field per argument, and its conversion to the list of arguments.
 pub fn structure(image: &str, declaration: &Declaration) -> String {
     let Declaration { name, file, line, parameters, entries } = declaration;
+    let (entries, threads): (Vec<&str>, Vec<u64>) = entries.iter().map(|(name, threads)| (&**name, threads)).unzip();
     let (mut fields, mut list, mut reads) = (String::new(), String::new(), Vec::new());
     let mut last = None;
     for Parameter { name, kind, group } in parameters {
@@ -62,6 +63,7 @@ pub fn structure(image: &str, declaration: &Declaration) -> String {
          impl KernelArgs for {ty} {{\n\
          fn image(&self) -> &'static str {{ {image:?} }}\n\
          fn entries(&self) -> &'static [&'static str] {{ &{entries:?} }}\n\
+         fn threads(&self) -> &'static [usize] {{ &{threads:?} }}\n\
          fn list(&self) -> Vec<Arg> {{ vec![{list}] }}\n{told}\n}}\n"
     )
 }
@@ -151,7 +153,7 @@ pub fn declared(texts: &[(PathBuf, Vec<Declaration>)]) -> String {
                 Kind::Map => ".align",
             });
             let types: Vec<_> = types.collect();
-            for entry in entries {
+            for (entry, _) in entries {
                 writeln!(out, "kernel {entry} {}", types.join(" ")).ok();
             }
         }

@@ -12,6 +12,8 @@ pub trait KernelArgs: Any + Debug + Send + Sync {
     fn image(&self) -> &'static str;
     /// The kernels that take these arguments.
     fn entries(&self) -> &'static [&'static str];
+    /// The most threads of a workgroup of each of these kernels, as its text declares them.
+    fn threads(&self) -> &'static [usize];
     /// The arguments in the order of the kernel's declaration, without the next launch's ranges.
     fn list(&self) -> Vec<Arg>;
     /// The ranges that the launch reads and nothing writes, if its kernel takes as many ranges of the next launch after

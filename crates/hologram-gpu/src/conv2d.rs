@@ -14,7 +14,9 @@ use hologram_isa::Type;
 
 use super::batch_matmul::{Pace, parts};
 use super::kernels::cuda::batch::{BIAS, SUMS};
-use super::kernels::cuda::conv2d::{CONV_ALIGN, CONV_LINE, CONV_STAGES, CONV_WINDOWS, ConvPrepare, Convolve, Join};
+use super::kernels::cuda::conv2d::{
+    CONV_ALIGN, CONV_LINE, CONV_STAGES, CONV_WINDOWS, ConvPrepare, Convolve, FLOATS_DEEP, Join,
+};
 use super::launch::{Count, Places, launch, number};
 use super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
@@ -23,7 +25,7 @@ const CHUNK: usize = 8;
 /// Chunks of a stage.
 const STAGE: usize = 8;
 /// Elements of the depth of a stage of `f32`.
-const FLOATS: usize = 8;
+const FLOATS: usize = FLOATS_DEEP as usize;
 /// Windows of a workgroup.
 const WINDOWS: usize = CONV_WINDOWS as usize;
 /// Alignment of what lies in the scratch memory.

@@ -4,7 +4,7 @@
 use hologram_device::{DType, Flash, KernelSpec, Operation};
 use hologram_isa::Type;
 
-use super::kernels::cuda::flash::{FlashForward, FlashKeys, FlashQueries, FlashSums};
+use super::kernels::cuda::flash::{self as text, FlashForward, FlashKeys, FlashQueries, FlashSums};
 use super::launch::{Places, launch, number, single};
 use super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
@@ -38,76 +38,53 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     if !served {
         return None;
     }
-    let form = Form::of(*d);
+    let long = *d > 64;
     let places = Places::of(spec);
     let at = |i: usize| places.input(i, 0);
     let (n32, m32) = (number(*n)?, number(*m)?);
     let run = |args: KernelLaunch, lines: usize| {
-        let shared = number(lines * (d + 8) * 2)?;
+        let shared = number(lines * (d + text::PAD as usize) * 2)?;
         (shared <= target.max_shared).then_some(KernelLaunch { shared, ..args })
     };
+    // A warp has 16 lines.
     let threads = |rows: usize| rows * 2;
+    let [forward, sums_of, queries, keys] =
+        [text::FORWARD_LINES, text::SUMS_LINES, text::QUERIES_LINES, text::KEYS_LINES].map(|n| n as usize);
     match part {
         Flash::Result => {
             let out = places.output(0);
             let args = FlashForward { q: at(0), k: at(1), v: at(2), out, scale, n: n32, m: m32, group, causal };
-            let grid = [all, n.div_ceil(form.queries)];
-            let launch = launch(args, format!("flash_forward_{name}_{d}"), grid, threads(form.queries))?;
-            Some(single(run(launch, form.queries + 4 * form.forward_keys)?))
+            let grid = [all, n.div_ceil(forward)];
+            let launch = launch(args, format!("flash_forward_{name}_{d}"), grid, threads(forward))?;
+            let tile = if long { text::FORWARD_TILE_128 } else { text::FORWARD_TILE_64 };
+            Some(single(run(launch, forward + 4 * tile as usize)?))
         }
         Flash::Sums => {
             let args = FlashSums { q: at(0), k: at(1), out: places.output(0), scale, n: n32, m: m32, group, causal };
-            let grid = [all, n.div_ceil(SUMS)];
-            let launch = launch(args, format!("flash_sums_{name}_{d}"), grid, threads(SUMS))?;
-            Some(single(run(launch, SUMS + 2 * SUMS_KEYS)?))
+            let grid = [all, n.div_ceil(sums_of)];
+            let launch = launch(args, format!("flash_sums_{name}_{d}"), grid, threads(sums_of))?;
+            Some(single(run(launch, sums_of + 2 * text::SUMS_TILE as usize)?))
         }
         Flash::Gradients => {
             let deltas = Memory::Scratch(0);
             let by_q = places.output(0);
             let [q, k, v, result, sums, grad] = [0, 1, 2, 3, 4, 5].map(at);
             let args = FlashQueries { q, k, v, result, sums, grad, by_q, deltas, scale, n: n32, m: m32, group, causal };
-            let grid = [all, n.div_ceil(form.queries)];
+            let grid = [all, n.div_ceil(queries)];
             let entry = format!("flash_queries_{name}_{d}");
-            let lines = (3 * form.queries).max(4 * GRADIENT_KEYS);
-            let by_queries = run(launch(args, entry, grid, threads(form.queries))?, lines)?;
+            let lines = (3 * queries).max(4 * text::QUERIES_TILE as usize);
+            let by_queries = run(launch(args, entry, grid, threads(queries))?, lines)?;
             let (by, keys_at) = (places.output(0), number(all * n * d)?);
             let args = FlashKeys { q, k, v, sums, grad, deltas, by, keys_at, scale, n: n32, m: m32, group, causal };
-            let grid = [all_keys, m.div_ceil(form.keys)];
-            let (own, tiles) = (2 * form.keys, 4 * form.tile_queries);
-            let lines = if form.held { own.max(tiles) } else { own + tiles };
-            let by_keys = run(launch(args, format!("flash_keys_{name}_{d}"), grid, threads(form.keys))?, lines)?;
+            let grid = [all_keys, m.div_ceil(keys)];
+            let tile = if long { text::KEYS_TILE_128 } else { text::KEYS_TILE_64 };
+            let (own, tiles) = (2 * keys, 4 * tile as usize);
+            let held = *d <= text::MOST_HELD as usize;
+            let lines = if held { own.max(tiles) } else { own + tiles };
+            let by_keys = run(launch(args, format!("flash_keys_{name}_{d}"), grid, threads(keys))?, lines)?;
             let scratch = (all * n).checked_mul(4)?;
             let parts = vec![Part::Kernel(by_queries), Part::Kernel(by_keys)];
             Some(NativeKernel { parts, scratch, counters: 0 })
-        }
-    }
-}
-
-/// Queries of a workgroup of the kernels of sums, and keys of a tile.
-const SUMS: usize = 128;
-const SUMS_KEYS: usize = 64;
-/// Keys of a tile of the kernels of the gradient by the queries.
-const GRADIENT_KEYS: usize = 32;
-
-/// The tiles of the other kernels, as their declarations have them: the fastest of those measured (8 × 12 heads of 64
-/// and 8 × 16 of 128 elements, 1,024 tokens).
-#[derive(Clone, Copy)]
-struct Form {
-    /// Queries of a workgroup, and keys of a tile of the forward kernels.
-    queries: usize,
-    forward_keys: usize,
-    /// Keys of a workgroup, and queries of a tile.
-    keys: usize,
-    tile_queries: usize,
-    /// Whether a workgroup's keys and values are held in registers.
-    held: bool,
-}
-
-impl Form {
-    const fn of(d: usize) -> Form {
-        match d {
-            64 => Form { queries: 64, forward_keys: 64, keys: 64, tile_queries: 64, held: true },
-            _ => Form { queries: 64, forward_keys: 32, keys: 64, tile_queries: 32, held: false },
         }
     }
 }
@@ -160,9 +137,8 @@ mod tests {
     #[test]
     fn heads_share_keys() {
         let parts = launches(Flash::Gradients, DType::F16, 0.1, [2, 8, 70, 128], [2, 2, 90, 128]).expect("a kernel");
-        let form = Form::of(128);
-        assert_eq!(parts[0].grid[..2], [16, 70usize.div_ceil(form.queries) as u32]);
-        assert_eq!(parts[1].grid[..2], [4, 90usize.div_ceil(form.keys) as u32]);
+        assert_eq!(parts[0].grid[..2], [16, 70u32.div_ceil(text::QUERIES_LINES)]);
+        assert_eq!(parts[1].grid[..2], [4, 90u32.div_ceil(text::KEYS_LINES)]);
         assert_eq!(parts[1].filled::<FlashKeys>().group, 4);
     }
 

@@ -169,7 +169,9 @@ pub(super) fn launch_of(
     threads: usize,
 ) -> Option<KernelLaunch> {
     let entry = entry.into();
-    debug_assert!(args.entries().contains(&&*entry), "{entry} does not take {args:?}");
+    let kernel = args.entries().iter().zip(args.threads()).find(|(name, _)| **name == entry);
+    debug_assert!(kernel.is_some(), "{entry} does not take {args:?}");
+    debug_assert!(kernel.is_none_or(|(_, most)| threads <= *most), "{entry} in workgroups of {threads} threads");
     // Limits of a grid: 2³¹ − 1 workgroups in x, 65,535 in y.
     let x = u32::try_from(x.max(1)).ok().filter(|x| *x <= i32::MAX as u32)?;
     let y = u32::try_from(y.max(1)).ok().filter(|y| *y <= 65_535)?;

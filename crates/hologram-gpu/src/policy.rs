@@ -52,9 +52,12 @@ pub fn policy(target: Target) -> Policy {
             prefer(DType::F32, f16, 0..=FEW_TOKENS_AS_F32),
             prefer(DType::BF16, f16, FEW_TOKENS_AS_F32 + 1..=usize::MAX),
         ],
-        Vendor::Apple => {
-            vec![prefer(DType::F32, codes, 0..=FEW_TOKENS), prefer(DType::BF16, codes, FEW_TOKENS + 1..=usize::MAX)]
-        }
+        Vendor::Apple => vec![
+            prefer(DType::F32, codes, 0..=FEW_TOKENS),
+            prefer(DType::BF16, codes, FEW_TOKENS + 1..=usize::MAX),
+            prefer(DType::F32, f16, 0..=FEW_TOKENS),
+            prefer(DType::BF16, f16, FEW_TOKENS + 1..=usize::MAX),
+        ],
     };
     let attention = Preference { format: DType::BF16, weights: any, tokens: FEW_TOKENS + 1..=usize::MAX };
     Policy {

@@ -5,13 +5,13 @@ use hologram_device::{DType, Extent, KernelSpec, Operation, Reduction};
 use hologram_isa::Type;
 
 use super::arguments::{Actual, Counted};
-use super::kernels::cuda::reduce_lines::{AS_BF16, AS_F16, AS_F32, Lines, MEAN};
+use super::kernels::cuda::reduce_lines::{self as text, AS_BF16, AS_F16, AS_F32, Lines, MEAN};
 use super::launch::{Count, Places, launch, number};
 use super::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
 /// Columns of a workgroup, and its warps.
-const COLUMNS: usize = 128;
-const WARPS: usize = 8;
+const COLUMNS: usize = text::COLUMNS as usize;
+const WARPS: usize = text::WARPS as usize;
 /// The fewest rows of a piece of columns, and elements of a piece of a row.
 const LEAST_ROWS: usize = 64;
 const LEAST_ELEMENTS: usize = 4096;

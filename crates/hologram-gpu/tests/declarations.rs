@@ -36,6 +36,29 @@ fn cuda(body: &str) -> Result<Vec<Declaration>, String> {
     found(body, Language::Cuda)
 }
 
+fn found_in_metal(body: &str) -> Vec<Declaration> {
+    found(body, Language::Metal).unwrap()
+}
+
+fn entries(declaration: &Declaration) -> String {
+    declaration.entries.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+/// The most threads of a workgroup come with a kernel's name; a number that a function computes is not known.
+#[test]
+fn threads_are_read() {
+    let body = "enum : uint { WARPS = 4, MORE };\nconstexpr uint ROWS = 16 * WARPS;\ntemplate <int W> constexpr uint of() { return 64; }\n\
+                #define K(name, THREADS) KERNEL(name, THREADS, IN(0, float, x)) {}\n\
+                K(a, WARPS * 32)\nK(b, 2 * (ROWS + 8))\nK(c, of<1>())\n";
+    let found = cuda(body).unwrap();
+    assert_eq!(found[0].entries, [("a", 128), ("b", 144), ("c", 1024)].map(|(name, n)| (name.to_string(), n)));
+    assert!(
+        rust::structure("image", &found[0]).contains("fn threads(&self) -> &'static [usize] { &[128, 144, 1024] }")
+    );
+    let metal = found_in_metal(&body.replace("WARPS * 32", "64"));
+    assert_eq!(both(found, metal).unwrap_err().message, "a has other threads on Metal than on CUDA");
+}
+
 /// Kernels, macros of kernels, and macros of macros, with names that are pasted together. Kernels with the same
 /// arguments are one declaration.
 #[test]
@@ -48,9 +71,9 @@ fn declarations_are_found_through_macros() {
          KERNEL_SHARED(last, 64, 2, MAP(0, w), OUT(1, float, y), EXTENT(2, size), VAL(4, float, eps), FAULT(5)) {}\n",
     );
     let found = found.unwrap();
-    let names: Vec<_> = found.iter().map(|d| (d.name.as_str(), d.line, d.entries.join(" "))).collect();
-    let entries = "norm_a_float norm_a_half norm_b_float norm_b_half";
-    assert_eq!(names, [("NORM", 3, entries.to_string()), ("last", 9, "last".to_string())]);
+    let names: Vec<_> = found.iter().map(|d| (d.name.as_str(), d.line, entries(d))).collect();
+    let of_norms = "norm_a_float norm_a_half norm_b_float norm_b_half";
+    assert_eq!(names, [("NORM", 3, of_norms.to_string()), ("last", 9, "last".to_string())]);
     let parameters = |d: &Declaration| -> Vec<String> {
         let shown = |p: &declarations::Parameter| match &p.group {
             Some(g) => format!("{:?} {}.{}: {}", p.kind, g.field, g.part, g.of),
@@ -113,7 +136,7 @@ fn both_languages_take_the_same_arguments() {
     let ahead = "#include \"stream.h\"\n#define K(name) KERNEL(name, 1, IN(0, uchar, x), VAL(1, uint, n) AHEAD(2)) {}\nK(a)\n\
                  #ifndef __CUDACC_RTC__\nK(b)\n#endif\n";
     let found = of(ahead).unwrap();
-    assert_eq!((found.len(), found[0].parameters.len(), found[0].entries.join(" ")), (1, 2 + 6 * 4, "a b".into()));
+    assert_eq!((found.len(), found[0].parameters.len(), entries(&found[0])), (1, 2 + 6 * 4, "a b".into()));
     let other = "#ifdef __CUDACC_RTC__\n#define MORE(i) , VAL(i, uint, m)\n#else\n#define MORE(i)\n#endif\n\
                  KERNEL(k, 1, VAL(0, uint, n) MORE(1)) {}\n";
     assert_eq!(of(other).unwrap_err().to_string(), "k.k:7: k has other arguments on Metal than on CUDA");

@@ -295,6 +295,10 @@ impl KernelArgs for Listed {
         &[]
     }
 
+    fn threads(&self) -> &'static [usize] {
+        &[]
+    }
+
     fn list(&self) -> Vec<Arg> {
         self.list.clone()
     }

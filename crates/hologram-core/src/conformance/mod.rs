@@ -172,7 +172,8 @@ pub fn operations_of(test: &'static str) -> Vec<&'static str> {
     }
 }
 
-/// Makes a module of tests of a device: one `#[test]` per operation, which runs all its cases.
+/// Makes a module of tests of a device: one `#[test]` per operation (`with_operation_names!` in `ops/mod.rs`), which
+/// runs all its cases.
 ///
 /// The expression opens the device and is evaluated once. `max_work` bounds the size of the cases in multiplications,
 /// for devices that are slow by design. Attributes at the end go to the tests.
@@ -183,17 +184,7 @@ pub fn operations_of(test: &'static str) -> Vec<&'static str> {
 #[macro_export]
 macro_rules! conformance_suite {
     ($executor:expr, max_work: $max_work:expr $(, attributes: $(#[$attribute:meta])*)?) => {
-        $crate::conformance_suite!(@tests [$($(#[$attribute])*)?] $executor, $max_work,
-            elementwise cast fill
-            concat pad arange random_uniform random_normal
-            gather repack rms_norm quantize quantize_f8 matmul expert_matmul expert_sum batch_matmul rope kv_append attention
-            flash_attention flash_attention_sums flash_attention_gradients
-            conv_state causal_conv recurrent_state recurrence
-            copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
-            softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add
-            cumsum chunk_sums layer_norm mse_loss bce_with_logits cross_entropy conv2d optimizer_step
-            groups
-        );
+        $crate::with_operation_names!(@tests [$($(#[$attribute])*)?] $executor, $max_work,);
     };
     ($executor:expr $(, attributes: $(#[$attribute:meta])*)?) => {
         $crate::conformance_suite!($executor, max_work: usize::MAX $(, attributes: $(#[$attribute])*)?);

@@ -332,8 +332,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                         float greatest = most[h];
 #pragma unroll
                         for (int n = 0; n < 4; ++n) greatest = fmaxf(greatest, fmaxf(scores[n][2 * h], scores[n][2 * h + 1]));
-                        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
-                        greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+                        greatest = quad_max(greatest);
                         correction[h] = exp2_fast(most[h] - greatest);
                         most[h] = greatest;
                         float sum = 0;
@@ -382,8 +381,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float l = total[h];
-            l += __shfl_xor_sync(~0u, l, 1);
-            l += __shfl_xor_sync(~0u, l, 2);
+            l = quad_sum(l);
             const unsigned start = starts[warp * 16 + h * 8 + lane / 4];
             if (start != NOWHERE) Of::store(out + size_t(start) * 4, sums, h, 1.0f / l, lane);
         }

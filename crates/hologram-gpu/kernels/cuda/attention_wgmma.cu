@@ -288,8 +288,7 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
             float greatest = s[2 * h];
 #pragma unroll
             for (uint i = 0; i < KEYS / 2; i += 4) greatest = fmaxf(greatest, fmaxf(s[i + 2 * h], s[i + 2 * h + 1]));
-            greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
-            greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+            greatest = quad_max(greatest);
             greatest = fmaxf(most[h], greatest * of[h]);
             correction[h] = exp2_fast(most[h] - greatest);
             most[h] = greatest;
@@ -366,8 +365,7 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
 #pragma unroll
     for (uint h = 0; h < 2; ++h) {
         float l = total[h];
-        l += __shfl_xor_sync(~0u, l, 1);
-        l += __shfl_xor_sync(~0u, l, 2);
+        l = quad_sum(l);
         const uint r = group * 64 + row + h * 8, token = r / of_kv;
         if (token >= count) continue;
         const float factor = 1.0f / l;

@@ -341,6 +341,7 @@ CONVOLVE(conv_halves_64_bf16, __nv_bfloat16, 64, 3, HALVES)
 CONVOLVE(conv_halves_128_bf16, __nv_bfloat16, 128, 2, HALVES)
 
 enum { FLOATS_DEEP = 8 };
+HOST(FLOATS_DEEP)
 // A workgroup computes ROWS kernels × 128 windows in stages of 8 elements of the depth; a warp 32 × 64, a thread four kernels and four more 16 further, four
 // windows and four more 32 further.
 template <uint ROWS> FN void convolve_floats(const float *x, const float *w, const float *bias, float *y, const ConvArgs &a)

@@ -2,12 +2,22 @@
 // capability 8.0 and up.
 //
 // q [heads, n, D], k and v [heads / group, m, D]; query i sees all keys, or those up to i + m − n. The scale is
-// greater than 0. Products have sums in f32; the weights and their
-// gradients are rounded to the type before they are multiplied. Lines in shared memory have 16 bytes more than D elements, so that eight of
-// them lie in different banks.
+// greater than 0. Products have sums in f32; the weights and their gradients are rounded to the type before they are multiplied. Lines in shared
+// memory have 16 bytes more than D elements, so that eight of them lie in different banks.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "attention_tiles.h"
+
+// Queries of a workgroup (of flash_keys keys), and keys of a tile (queries), of heads of 64 and of 128 elements: the fastest of those measured
+// (8 × 12 heads of 64 and 8 × 16 of 128 elements, 1,024 tokens).
+enum { FORWARD_LINES = 64, FORWARD_TILE_64 = 64, FORWARD_TILE_128 = 32 };
+enum { SUMS_LINES = 128, SUMS_TILE = 64 };
+enum { QUERIES_LINES = 64, QUERIES_TILE = 32 };
+enum { KEYS_LINES = 64, KEYS_TILE_64 = 64, KEYS_TILE_128 = 32 };
+// Elements beside a line in shared memory, and of the longest keys and values that flash_keys holds in registers.
+enum { PAD = 8, MOST_HELD = 64 };
+HOST(FORWARD_LINES, FORWARD_TILE_64, FORWARD_TILE_128, SUMS_LINES, SUMS_TILE, QUERIES_LINES, QUERIES_TILE)
+HOST(KEYS_LINES, KEYS_TILE_64, KEYS_TILE_128, PAD, MOST_HELD)
 
 #define INFINITE __int_as_float(0x7f800000)
 
@@ -41,7 +51,7 @@ TYPE(__half, "f16", __half2)
 
 // What the kernels share, for elements E and D of them a head, in workgroups of WARPS warps with 16 lines each.
 template <class E, int D, int WARPS> struct Lines {
-    static constexpr int THREADS = WARPS * 32, ROWS = WARPS * 16, LINE = D + 8, CHUNKS = D / 8, STEPS = D / 16, COLUMNS = D / 8;
+    static constexpr int THREADS = WARPS * 32, ROWS = WARPS * 16, LINE = D + PAD, CHUNKS = D / 8, STEPS = D / 16, COLUMNS = D / 8;
 
     // Starts the copy of COUNT lines from line `first` on; those from `lines` on become zeros.
     template <int COUNT> static __device__ __forceinline__ void fetch(E *to, const E *from, unsigned first, unsigned lines)
@@ -60,6 +70,16 @@ template <class E, int D, int WARPS> struct Lines {
         const unsigned lane = threadIdx.x % 32;
         load_matrix(a[0], a[1], a[2], a[3], lines + (lane & 15) * LINE + step * 16 + (lane >> 4) * 8);
     }
+
+    // Fragments of the left side that are held in registers.
+    struct Held {
+        const unsigned (&of)[STEPS][4];
+        __device__ __forceinline__ void operator()(unsigned (&a)[4], int step) const
+        {
+#pragma unroll
+            for (int x = 0; x < 4; ++x) a[x] = of[step][x];
+        }
+    };
 
     // sums [16 lines, 8·N lines of the right] += left · rightᵀ; `a` gives the left side's fragments.
     template <int N, class Left> static __device__ __forceinline__ void along(float (&sums)[N][4], const Left &a, const E *right)
@@ -152,10 +172,7 @@ template <class E, int D, int WARPS, int KEYS, bool VALUES> struct Forward {
             // The warp's last query sees the most keys.
             if (base < sizes.seen(min(own + 15, sizes.n - 1))) {
                 float s[N][4] = {};
-                L::along(s, [&](unsigned(&a)[4], int i) {
-#pragma unroll
-                    for (int x = 0; x < 4; ++x) a[x] = left[i][x];
-                }, keys);
+                L::along(s, typename L::Held{left}, keys);
                 if (base + KEYS > sizes.seen(min(own, sizes.n - 1)))
 #pragma unroll
                     for (int i = 0; i < N * 4; ++i) {
@@ -167,8 +184,7 @@ template <class E, int D, int WARPS, int KEYS, bool VALUES> struct Forward {
                     float greatest = s[0][2 * h];
 #pragma unroll
                     for (int j = 0; j < N; ++j) greatest = fmaxf(greatest, fmaxf(s[j][2 * h], s[j][2 * h + 1]));
-                    greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 1));
-                    greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, 2));
+                    greatest = quad_max(greatest);
                     const float new_most = fmaxf(most[h], greatest * factor);
                     const float correction = exp2_fast(most[h] - new_most);
                     most[h] = new_most;
@@ -192,8 +208,7 @@ template <class E, int D, int WARPS, int KEYS, bool VALUES> struct Forward {
         float factors[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            total[h] += __shfl_xor_sync(~0u, total[h], 1);
-            total[h] += __shfl_xor_sync(~0u, total[h], 2);
+            total[h] = quad_sum(total[h]);
             factors[h] = 1.0f / total[h];
             const unsigned row = own + h * 8 + lane / 4;
             if (!VALUES && lane % 4 == 0 && row < sizes.n) sums_out[size_t(head) * sizes.n + row] = (most[h] + __log2f(total[h])) / LOG2_E;
@@ -247,8 +262,7 @@ template <class E, int D, int WARPS, int KEYS> struct ByQueries {
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            delta[h] += __shfl_xor_sync(~0u, delta[h], 1);
-            delta[h] += __shfl_xor_sync(~0u, delta[h], 2);
+            delta[h] = quad_sum(delta[h]);
             const unsigned row = own + h * 8 + lane / 4;
             if (lane % 4 == 0 && row < sizes.n) delta_out[size_t(head) * sizes.n + row] = delta[h];
         }
@@ -269,14 +283,8 @@ template <class E, int D, int WARPS, int KEYS> struct ByQueries {
             const E *keys = tiles + stage * STAGE;
             if (base >= sizes.seen(min(own + 15, sizes.n - 1))) continue;
             float s[N][4] = {}, dp[N][4] = {};
-            L::along(s, [&](unsigned(&a)[4], int i) {
-#pragma unroll
-                for (int x = 0; x < 4; ++x) a[x] = queries[i][x];
-            }, keys);
-            L::along(dp, [&](unsigned(&a)[4], int i) {
-#pragma unroll
-                for (int x = 0; x < 4; ++x) a[x] = grads[i][x];
-            }, keys + TILE);
+            L::along(s, typename L::Held{queries}, keys);
+            L::along(dp, typename L::Held{grads}, keys + TILE);
             const bool cut = base + KEYS > sizes.seen(min(own, sizes.n - 1));
 #pragma unroll
             for (int i = 0; i < N * 4; ++i) {
@@ -296,7 +304,7 @@ template <class E, int D, int WARPS, int QUERIES, int PART> struct ByKeys {
     using L = Lines<E, D, WARPS>;
     static constexpr int TILE = QUERIES * L::LINE, N = PART / 8, SIDE = L::ROWS * L::LINE;
     // Longer lines of keys and values stay in shared memory.
-    static constexpr bool HELD = D <= 64;
+    static constexpr bool HELD = D <= MOST_HELD;
 
     static __device__ __forceinline__ void copy4(float *to, const float *from, bool there)
     {
@@ -399,47 +407,47 @@ template <class E, int D, int WARPS, int QUERIES, int PART> struct ByKeys {
     dependency_wait();                                                                                                                         \
     dependency_launch();                                                                                                                       \
     const Sizes sizes = {n, m, group, causal};
-#define FLASH_FORWARD(name, E, D, WARPS, KEYS)                                                                                                  \
-KERNEL(name, WARPS * 32, IN(0, E, q), IN(1, E, k), IN(2, E, v), OUT(3, E, out), VAL(4, float, scale), VAL(5, uint, n), VAL(6, uint, m), VAL(7, uint, group), VAL(8, uint, causal)) \
+#define FLASH_FORWARD(name, E, D, LINES, KEYS)                                                                                                  \
+KERNEL(name, LINES * 2, IN(0, E, q), IN(1, E, k), IN(2, E, v), OUT(3, E, out), VAL(4, float, scale), VAL(5, uint, n), VAL(6, uint, m), VAL(7, uint, group), VAL(8, uint, causal)) \
 { \
     BEGIN \
-    Forward<E, D, WARPS, KEYS, true>::run(q, k, v, out, nullptr, scale, sizes); \
+    Forward<E, D, LINES / 16, KEYS, true>::run(q, k, v, out, nullptr, scale, sizes); \
 }
-#define FLASH_SUMS(name, E, D, WARPS, KEYS) \
-KERNEL(name, WARPS * 32, IN(0, E, q), IN(1, E, k), OUT(2, float, out), VAL(3, float, scale), VAL(4, uint, n), VAL(5, uint, m), VAL(6, uint, group), VAL(7, uint, causal)) \
+#define FLASH_SUMS(name, E, D, LINES, KEYS) \
+KERNEL(name, LINES * 2, IN(0, E, q), IN(1, E, k), OUT(2, float, out), VAL(3, float, scale), VAL(4, uint, n), VAL(5, uint, m), VAL(6, uint, group), VAL(7, uint, causal)) \
 { \
     BEGIN \
-    Forward<E, D, WARPS, KEYS, false>::run(q, k, nullptr, nullptr, out, scale, sizes); \
+    Forward<E, D, LINES / 16, KEYS, false>::run(q, k, nullptr, nullptr, out, scale, sizes); \
 }
-#define FLASH_QUERIES(name, E, D, WARPS, KEYS) \
-KERNEL(name, WARPS * 32, IN(0, E, q), IN(1, E, k), IN(2, E, v), IN(3, E, result), IN(4, float, sums), IN(5, E, grad), OUT(6, E, by_q), OUT(7, float, deltas), \
+#define FLASH_QUERIES(name, E, D, LINES, KEYS) \
+KERNEL(name, LINES * 2, IN(0, E, q), IN(1, E, k), IN(2, E, v), IN(3, E, result), IN(4, float, sums), IN(5, E, grad), OUT(6, E, by_q), OUT(7, float, deltas), \
     VAL(8, float, scale), VAL(9, uint, n), VAL(10, uint, m), VAL(11, uint, group), VAL(12, uint, causal)) \
 { \
     BEGIN \
-    ByQueries<E, D, WARPS, KEYS>::run(q, k, v, result, sums, grad, by_q, deltas, scale, sizes); \
+    ByQueries<E, D, LINES / 16, KEYS>::run(q, k, v, result, sums, grad, by_q, deltas, scale, sizes); \
 }
 // by_q: all gradients, in which those by the keys begin at element `keys_at`, and those by the values after these.
-#define FLASH_KEYS(name, E, D, WARPS, QUERIES, PART) \
-KERNEL(name, WARPS * 32, IN(0, E, q), IN(1, E, k), IN(2, E, v), IN(3, float, sums), IN(4, E, grad), IN(5, float, deltas), OUT(6, E, by), VAL(7, uint, keys_at), \
+#define FLASH_KEYS(name, E, D, LINES, QUERIES, PART) \
+KERNEL(name, LINES * 2, IN(0, E, q), IN(1, E, k), IN(2, E, v), IN(3, float, sums), IN(4, E, grad), IN(5, float, deltas), OUT(6, E, by), VAL(7, uint, keys_at), \
     VAL(8, float, scale), VAL(9, uint, n), VAL(10, uint, m), VAL(11, uint, group), VAL(12, uint, causal)) \
 { \
     BEGIN \
     E *by_k = by + keys_at; \
-    ByKeys<E, D, WARPS, QUERIES, PART>::run(q, k, v, sums, grad, deltas, by_k, by_k + size_t(gridDim.x) * m * D, scale, sizes); \
+    ByKeys<E, D, LINES / 16, QUERIES, PART>::run(q, k, v, sums, grad, deltas, by_k, by_k + size_t(gridDim.x) * m * D, scale, sizes); \
 }
-FLASH_FORWARD(flash_forward_bf16_64, __nv_bfloat16, 64, 4, 64)
-FLASH_FORWARD(flash_forward_bf16_128, __nv_bfloat16, 128, 4, 32)
-FLASH_FORWARD(flash_forward_f16_64, __half, 64, 4, 64)
-FLASH_FORWARD(flash_forward_f16_128, __half, 128, 4, 32)
-FLASH_SUMS(flash_sums_bf16_64, __nv_bfloat16, 64, 8, 64)
-FLASH_SUMS(flash_sums_bf16_128, __nv_bfloat16, 128, 8, 64)
-FLASH_SUMS(flash_sums_f16_64, __half, 64, 8, 64)
-FLASH_SUMS(flash_sums_f16_128, __half, 128, 8, 64)
-FLASH_QUERIES(flash_queries_bf16_64, __nv_bfloat16, 64, 4, 32)
-FLASH_QUERIES(flash_queries_bf16_128, __nv_bfloat16, 128, 4, 32)
-FLASH_QUERIES(flash_queries_f16_64, __half, 64, 4, 32)
-FLASH_QUERIES(flash_queries_f16_128, __half, 128, 4, 32)
-FLASH_KEYS(flash_keys_bf16_64, __nv_bfloat16, 64, 4, 64, 16)
-FLASH_KEYS(flash_keys_bf16_128, __nv_bfloat16, 128, 4, 32, 32)
-FLASH_KEYS(flash_keys_f16_64, __half, 64, 4, 64, 16)
-FLASH_KEYS(flash_keys_f16_128, __half, 128, 4, 32, 32)
+FLASH_FORWARD(flash_forward_bf16_64, __nv_bfloat16, 64, FORWARD_LINES, FORWARD_TILE_64)
+FLASH_FORWARD(flash_forward_bf16_128, __nv_bfloat16, 128, FORWARD_LINES, FORWARD_TILE_128)
+FLASH_FORWARD(flash_forward_f16_64, __half, 64, FORWARD_LINES, FORWARD_TILE_64)
+FLASH_FORWARD(flash_forward_f16_128, __half, 128, FORWARD_LINES, FORWARD_TILE_128)
+FLASH_SUMS(flash_sums_bf16_64, __nv_bfloat16, 64, SUMS_LINES, SUMS_TILE)
+FLASH_SUMS(flash_sums_bf16_128, __nv_bfloat16, 128, SUMS_LINES, SUMS_TILE)
+FLASH_SUMS(flash_sums_f16_64, __half, 64, SUMS_LINES, SUMS_TILE)
+FLASH_SUMS(flash_sums_f16_128, __half, 128, SUMS_LINES, SUMS_TILE)
+FLASH_QUERIES(flash_queries_bf16_64, __nv_bfloat16, 64, QUERIES_LINES, QUERIES_TILE)
+FLASH_QUERIES(flash_queries_bf16_128, __nv_bfloat16, 128, QUERIES_LINES, QUERIES_TILE)
+FLASH_QUERIES(flash_queries_f16_64, __half, 64, QUERIES_LINES, QUERIES_TILE)
+FLASH_QUERIES(flash_queries_f16_128, __half, 128, QUERIES_LINES, QUERIES_TILE)
+FLASH_KEYS(flash_keys_bf16_64, __nv_bfloat16, 64, KEYS_LINES, KEYS_TILE_64, 16)
+FLASH_KEYS(flash_keys_bf16_128, __nv_bfloat16, 128, KEYS_LINES, KEYS_TILE_128, 32)
+FLASH_KEYS(flash_keys_f16_64, __half, 64, KEYS_LINES, KEYS_TILE_64, 16)
+FLASH_KEYS(flash_keys_f16_128, __half, 128, KEYS_LINES, KEYS_TILE_128, 32)

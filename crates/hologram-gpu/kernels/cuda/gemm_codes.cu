@@ -8,6 +8,7 @@
 #include "planes.h"
 
 enum : uint { WARPS = 16, CHUNKS = 8 }; // Chunks of 32 elements in a unit.
+HOST(WARPS, CHUNKS)
 
 // Sums of codes start from 1.5 · 2^23 as f32, so that their bits are that f32 plus the sum.
 enum : int { ZERO = 0x4b400000 };

@@ -34,7 +34,7 @@ enum : uint { BLOCK = 128, STAGES = 3 };
 #define MOST_EXPERTS 1024
 #define TILE_WORDS 3
 #define HEADER 4
-HOST(MOST_EXPERTS, TILE_WORDS, HEADER)
+HOST(MOST_EXPERTS, TILE_WORDS, HEADER, BLOCK, STAGES)
 
 // Words of the plan: the number of tiles in the first; from HEADER on, for each of up to `most_tiles` tiles its expert, its first place in the order
 // and how many slots it has; then the slots in order. ids: the experts of n tokens, `slots` each; one that does not exist is a fault.

@@ -7,6 +7,7 @@
 #include "stored.h"
 
 enum : uint { PARTS = 4, BLOCK = 128, STRIDE = 68 }; // Warps that share the rows; elements of a block; floats of a token's sums.
+HOST(PARTS, BLOCK, STRIDE)
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool CLUSTERS = true;

@@ -5,6 +5,7 @@
 #include "gemm.h"
 
 enum { STAGES = 3, ROWS = 128 };
+HOST(STAGES, ROWS, STRIDE)
 
 FN void copy16(uint to, const void *from, bool inside)
 {

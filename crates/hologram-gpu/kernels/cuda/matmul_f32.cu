@@ -116,7 +116,7 @@ MATMUL(matmul_bf16_q4, bfloat, Nibbles)
 // of 4. Grid: tokens / 8, rows / 32.
 #define FEW_TOKENS 8
 #define FEW_ROWS 4
-HOST(FEW_TOKENS, FEW_ROWS)
+HOST(FEW_TOKENS, FEW_ROWS, TOKENS, ROWS)
 KERNEL(matmul_small, 256, IN(0, float, x), IN(1, float, w), OUT(2, float, y), COUNT(3, tokens), VAL(7, uint, m), VAL(8, uint, k))
 {
     DEPENDENCY_WAIT();

@@ -15,6 +15,10 @@ struct Min { static constexpr bool PICKS = true; static __forceinline__ float no
 #define AS_BF16 2u
 #define MEAN 4u
 HOST(AS_F32, AS_F16, AS_BF16, MEAN)
+// Columns of a workgroup, four a lane, and its warps.
+#define COLUMNS 128
+#define WARPS 8
+HOST(COLUMNS, WARPS)
 FN void put(void *y, size_t at, float v, uint result, uint n)
 {
     if (result & MEAN) v /= float(n);
@@ -46,8 +50,8 @@ template <class Op> FN float4 join4(float4 a, float4 b) { return make_float4(Op:
 // eighth row. Grid: columns / 128 · chunks · outer.
 template <class T, class Op> FN void columns(const T *x, void *y, uint outer, uint n, uint n_most, uint inner, uint chunk, uint chunks, bool whole, uint result, uint all)
 {
-    __shared__ float part[8][128];
-    const uint across = (inner + 127) / 128, piece = blockIdx.x / across, line = piece / chunks, column = blockIdx.x % across * 128;
+    __shared__ float part[WARPS][COLUMNS];
+    const uint across = (inner + COLUMNS - 1) / COLUMNS, piece = blockIdx.x / across, line = piece / chunks, column = blockIdx.x % across * COLUMNS;
     if (line >= outer) return;
     const uint lane = threadIdx.x % 32, own = threadIdx.x / 32, first = min(piece % chunks * chunk, n), end = first + min(chunk, n - first);
     const T *const from = x + (size_t)line * n_most * inner;
@@ -59,14 +63,14 @@ template <class T, class Op> FN void columns(const T *x, void *y, uint outer, ui
             #pragma unroll
             for (uint u = 0; u < 4; ++u) b[u] = a;
             uint r = first + own;
-            for (; r + 24 < end; r += 32) {
+            for (; r + 3 * WARPS < end; r += 4 * WARPS) {
                 float4 v[4];
                 #pragma unroll
-                for (uint u = 0; u < 4; ++u) v[u] = four(from + (size_t)(r + u * 8) * inner + c);
+                for (uint u = 0; u < 4; ++u) v[u] = four(from + (size_t)(r + u * WARPS) * inner + c);
                 #pragma unroll
                 for (uint u = 0; u < 4; ++u) b[u] = join4<Op>(b[u], v[u]);
             }
-            for (; r < end; r += 8) b[0] = join4<Op>(b[0], four(from + (size_t)r * inner + c));
+            for (; r < end; r += WARPS) b[0] = join4<Op>(b[0], four(from + (size_t)r * inner + c));
             a = join4<Op>(join4<Op>(b[0], b[1]), join4<Op>(b[2], b[3]));
         }
         *(float4 *)&part[own][lane * 4] = a;
@@ -75,17 +79,17 @@ template <class T, class Op> FN void columns(const T *x, void *y, uint outer, ui
         #pragma unroll
         for (uint u = 0; u < 4; ++u) {
             const uint c = column + u * 32 + lane;
-            if (c < inner) for (uint r = first + own; r < end; r += 8) of[u] = Op::join(of[u], from_one(from + (size_t)r * inner + c));
+            if (c < inner) for (uint r = first + own; r < end; r += WARPS) of[u] = Op::join(of[u], from_one(from + (size_t)r * inner + c));
             part[own][u * 32 + lane] = of[u];
         }
     }
     __syncthreads();
     dependency_launch();
     const uint c = threadIdx.x;
-    if (c < 128 && column + c < inner) {
+    if (c < COLUMNS && column + c < inner) {
         float v = part[0][c];
         #pragma unroll
-        for (uint i = 1; i < 8; ++i) v = Op::join(v, part[i][c]);
+        for (uint i = 1; i < WARPS; ++i) v = Op::join(v, part[i][c]);
         put(y, (size_t)piece * inner + column + c, Op::PICKS && all == 0 ? __int_as_float(0x7fffffff) : v, result, all);
     }
 }
@@ -93,8 +97,8 @@ template <class T, class Op> FN void columns(const T *x, void *y, uint outer, ui
 // Rows: inner is 1. `inner` warps take a piece, 8 / inner of them at a time in a workgroup. Grid: pieces · inner / 8.
 template <class T, class Op> FN void rows(const T *x, void *y, uint outer, uint n, uint n_most, uint warps, uint chunk, uint chunks, bool whole, uint result, uint all)
 {
-    __shared__ float part[8];
-    const uint lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * (8 / warps) + warp / warps, line = piece / chunks, own = warp % warps;
+    __shared__ float part[WARPS];
+    const uint lane = threadIdx.x % 32, warp = threadIdx.x / 32, piece = blockIdx.x * (WARPS / warps) + warp / warps, line = piece / chunks, own = warp % warps;
     float a = Op::none();
     if (line < outer) {
         const uint first = min(piece % chunks * chunk, n), end = first + min(chunk, n - first), stride = warps * 32;
@@ -129,7 +133,7 @@ template <class T, class Op> FN void rows(const T *x, void *y, uint outer, uint 
 }
 
 #define LINES(name, FORM, T, Op)                                                                                                           \
-    KERNEL(name, 256, LINES_ARGUMENTS(0))                                                                                                  \
+    KERNEL(name, WARPS * 32, LINES_ARGUMENTS(0))                                                                                                \
     {                                                                                                                                      \
         dependency_wait();                                                                                                                 \
         FORM<T, Op>((const T *)x, y, COUNTED(outer), ACTUAL(n), n_most, inner, chunk, chunks, whole != 0, result, ACTUAL(all));            \

@@ -17,7 +17,7 @@
 #define LOG2_E 1.44269504f
 // Registers that a thread may have for what lives through a tile: queries, sums and its part of the tile. 512 threads of a core have 104 each.
 #define HELD_MOST 64
-HOST(THREADS, FIRSTS, SINKS)
+HOST(THREADS, ROWS, FIRSTS, SINKS)
 
 struct Attention {
     device const float *q; device const half *key_scales; device const half *value_scales;

@@ -8,6 +8,12 @@
 
 #define STAGE_BYTES 80  // of a staged row: 64, and 16 so that rows begin in different banks
 #define OUT_STRIDE 68
+// Tokens and rows of a tile; those of a wide one, for few tokens.
+#define TOKENS 64
+#define ROWS 64
+#define WIDE_TOKENS 32
+#define WIDE_ROWS 128
+HOST(TOKENS, ROWS, WIDE_TOKENS, WIDE_ROWS)
 
 // How activations of a type are staged, with the weights beside them; and what a thread holds of a row meanwhile: 16 bytes.
 template <typename X> struct Staged { typedef float T; };
@@ -145,7 +151,7 @@ template <typename X, uint W> FN void matmul(thread const Task &a, device const 
 {
     typedef typename Staged<X>::T T;
     constexpr uint DEEP = deep<T>(), STRIDE = stride<T>();
-    const uint tokens = a.wide ? 32 : 64, rows = a.wide ? 128 : 64, token = group.x * tokens, k = a.k;
+    const uint tokens = a.wide ? WIDE_TOKENS : TOKENS, rows = a.wide ? WIDE_ROWS : ROWS, token = group.x * tokens, k = a.k;
     if (token >= a.n) return;
     const bool gated = a.mode >= SWIGLU;
     uint tile = group.y, m = a.m0;
@@ -217,7 +223,7 @@ KERNEL(name, 128, IN(0, X, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, u
        IN(8, uchar, h0), IN(9, uchar, h1), IN(10, uchar, h2), IN(11, float, add), OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), COUNT(15, tokens), \
        VAL(19, uint, m0), VAL(20, uint, m1), VAL(21, uint, m2), VAL(22, uint, k), VAL(23, uint, group), VAL(24, uint, mode), VAL(25, uint, narrow), VAL(26, uint, wide)) \
 { \
-    SHARED(float, space, [(32 + 128) * STAGE_BYTES / 4]); \
+    SHARED(float, space, [(WIDE_TOKENS + WIDE_ROWS) * STAGE_BYTES / 4]); \
     const Matrix first = {w0, s0, h0}, second = {w1, s1, h1}, third = {w2, s2, h2}; \
     const Task a = {x_scales, first, second, third, mode == ADD ? add : 0, y0, y1, y2, COUNTED(tokens), m0, m1, m2, k, group, mode, narrow != 0, wide != 0}; \
     matmul<X, W>(a, x, space, GROUP.xy, TID, SIMD); \

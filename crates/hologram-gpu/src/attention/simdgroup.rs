@@ -1,12 +1,12 @@
 //! Attention of many tokens on the matrix units of Apple GPUs: `kernels/metal/attention_prefill.metal`.
 
-use super::super::kernels::metal::attention_prefill::{AttentionPrefill, FIRSTS, SINKS, THREADS};
+use super::super::kernels::metal::attention_prefill::{AttentionPrefill, FIRSTS, ROWS as TEXT_ROWS, SINKS, THREADS};
 use super::super::launch::{Places, launch, single};
 use super::super::{Memory, NativeKernel};
 use super::{Cache, Numbers, Operands, Sizes};
 
 /// Rows of a workgroup: a token's query heads of one key/value head, token by token.
-const ROWS: usize = 64;
+const ROWS: usize = TEXT_ROWS as usize;
 
 /// The kernel for `operands`, computing in `f32`.
 pub(super) fn kernel(

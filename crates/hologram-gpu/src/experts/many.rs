@@ -4,15 +4,15 @@ use hologram_device::{DType, Extent};
 
 use super::{After, Request};
 use crate::gemm::Mode;
-use crate::kernels::cuda::gemm_experts::{ExpertOrder, Experts, HEADER, MOST_EXPERTS, TILE_WORDS};
+use crate::kernels::cuda::gemm_experts::{self as text, ExpertOrder, Experts, HEADER, MOST_EXPERTS, TILE_WORDS};
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, Memory, NativeKernel, Part, Target};
 
 /// Slots of a tile: with a few for each expert, and with many.
 const TILES: [usize; 2] = [8, 64];
-/// Stages of activations in shared memory, and bytes of a token in each.
-const STAGES: usize = 3;
-const STAGE_BYTES: usize = 256;
+/// Stages of activations in shared memory, and bytes of a token in each: a block of `bf16`.
+const STAGES: usize = text::STAGES as usize;
+const STAGE_BYTES: usize = text::BLOCK as usize * 2;
 /// Rows of a workgroup; half of them with codes and many slots, so that two workgroups fit on a multiprocessor.
 const ROWS: usize = 256;
 

@@ -4,7 +4,7 @@
 use hologram_device::{BlockType, DType};
 
 use super::Product;
-use crate::kernels::cuda::gemm_codes::Codes;
+use crate::kernels::cuda::gemm_codes::{self as text, Codes};
 use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Target};
 
@@ -16,11 +16,11 @@ const OF_ALL: usize = 8;
 /// kernels for 16 tokens took 0.55 of the time of those for `bf16` with rows of 4,096 elements in `Q4_K`, and 1.1 with
 /// rows of 14,336, which a cluster shares; of planes of 4 and 8 bits those for `bf16` are faster.
 pub const MOST_WHOLE: usize = 6144;
-/// Elements of a unit, and of the chunks that it consists of.
-pub const UNIT: usize = 256;
+/// Elements of the chunks that a unit consists of, and of a unit.
 const CHUNK: usize = 32;
+pub const UNIT: usize = text::CHUNKS as usize * CHUNK;
 /// Warps of a workgroup, and rows of a tile.
-const WARPS: usize = 16;
+const WARPS: usize = text::WARPS as usize;
 const ROWS: usize = 16;
 /// Shared memory of a workgroup, and units in a warp's ring.
 const SHARED: usize = 227 * 1024;

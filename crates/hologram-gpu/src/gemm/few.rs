@@ -4,7 +4,7 @@
 use hologram_device::DType;
 
 use super::Product;
-use crate::kernels::cuda::gemm_few::Few;
+use crate::kernels::cuda::gemm_few::{self as text, Few};
 use crate::launch::{launch, number, packed_name, single};
 use crate::{KernelLaunch, NativeKernel, Target};
 
@@ -12,11 +12,11 @@ use crate::{KernelLaunch, NativeKernel, Target};
 pub const TOKENS: usize = FORMS[0].tokens;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
-/// Elements of a block, of which each of the four warps that share rows takes every fourth.
-const BLOCK: usize = 128;
-const WARPS: usize = 4;
+/// Elements of a block, of which each of the warps that share rows takes every fourth.
+const BLOCK: usize = text::BLOCK as usize;
+const WARPS: usize = text::PARTS as usize;
 /// Floats between the sums of two tokens in shared memory.
-const STRIDE: usize = 68;
+const STRIDE: usize = text::STRIDE as usize;
 /// Elements of a long row.
 const LONG: usize = 8192;
 

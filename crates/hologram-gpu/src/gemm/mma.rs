@@ -3,17 +3,17 @@
 use hologram_device::DType;
 
 use super::Product;
-use crate::kernels::cuda::gemm_mma::Multiply;
+use crate::kernels::cuda::gemm_mma::{self as text, Multiply};
 use crate::launch::{launch, number, single};
 use crate::{KernelLaunch, NativeKernel, Target};
 
 /// Stages in shared memory, and bytes of activations per token in each.
-const STAGES: usize = 3;
+const STAGES: usize = text::STAGES as usize;
 const STAGE_BYTES: usize = 128;
 /// Rows of a workgroup's tile.
-const ROWS: usize = 128;
+const ROWS: usize = text::ROWS as usize;
 /// Floats between the results of two tokens in shared memory.
-const STRIDE: usize = 68;
+const STRIDE: usize = text::STRIDE as usize;
 
 /// The native kernel for a product.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {

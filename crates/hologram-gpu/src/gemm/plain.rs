@@ -1,14 +1,14 @@
 //! Products of `f32` and `bf16` activations in plain `f32`, for any shape: `kernels/cuda/matmul_f32.cu`.
 
 use super::{Mode, Product};
-use crate::kernels::cuda::matmul_f32::{FEW_ROWS, FEW_TOKENS, Matmul, MatmulSmall};
+use crate::kernels::cuda::matmul_f32::{FEW_ROWS, FEW_TOKENS, Matmul, MatmulSmall, ROWS, TOKENS};
 use crate::launch::{Count, launch, number, single};
 use crate::{NativeKernel, Target};
 use hologram_device::DType;
 use hologram_isa::Type;
 
 /// Tokens and rows of a workgroup's tile.
-const TILE: [usize; 2] = [64, 128];
+const TILE: [usize; 2] = [TOKENS as usize, ROWS as usize];
 
 /// Workgroups of the small form along rows have 8 warps.
 const SMALL: [usize; 2] = [FEW_TOKENS as usize, 8 * FEW_ROWS as usize];

@@ -6,12 +6,12 @@ use crate::kernels::metal::{matmul_packed, matmul_simdgroup};
 use crate::launch::{Count, Planes, launch, number, packed_name};
 use crate::{Memory, NativeKernel, Part};
 use hologram_device::DType;
-use hologram_isa::Type;
+use matmul_simdgroup as tiles;
 
 /// Tokens and rows of a workgroup's tile, for many tokens and for at most 32; with a gate the tile has half the rows of
 /// each matrix.
-const TILE: [usize; 2] = [64, 64];
-const WIDE_TILE: [usize; 2] = [32, 128];
+const TILE: [usize; 2] = [tiles::TOKENS as usize, tiles::ROWS as usize];
+const WIDE_TILE: [usize; 2] = [tiles::WIDE_TOKENS as usize, tiles::WIDE_ROWS as usize];
 
 /// A matrix in the kernels' terms.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ struct Matrix {
 pub(super) fn find(product: &Product) -> Option<NativeKernel> {
     let group = product.activation_group();
     let x = match product.x {
-        DType::Plain(Type::F32) => "f32",
+        DType::F32 => "f32",
         DType::BF16 => "bf16",
         DType::I8Groups { .. } if group.is_multiple_of(4) && product.k.is_multiple_of(group) => "i8",
         _ => return None,
@@ -56,10 +56,9 @@ fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {
                 DType::Q8Planes => "q8",
                 DType::Q4Planes => "q4",
                 DType::T2Planes => "t2",
-                // Elements of another type are not rounded to the type of the activations.
-                _ if x == "bf16" => return None,
-                DType::Plain(Type::F32) => "f32",
-                DType::Plain(Type::F16) => "f16",
+                DType::F16 => "f16",
+                // Elements of 32 bits are not rounded to the type of the activations.
+                DType::F32 if x != "bf16" => "f32",
                 _ => return None,
             };
             let [low, records] = *product.w_args.get(i)?;

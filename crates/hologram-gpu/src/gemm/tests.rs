@@ -8,7 +8,7 @@ use super::super::kernels::cuda::gemm_wgmma::Multiply;
 use super::super::kernels::cuda::gemm_wide::Wide;
 use super::super::kernels::metal::matmul_simdgroup::Matmul;
 use super::super::kernels::packed::Unpack;
-use super::super::{BlasProduct, KernelLaunch, Memory, NativeKernel, Part, Target};
+use super::super::{BlasProduct, FEW_TOKENS, FEW_TOKENS_AS_F32, KernelLaunch, Memory, NativeKernel, Part, Target};
 use super::{Product, codes, find, find_blas, find_blas_group, find_group};
 
 const H200: Target = Target::nvidia(90, 132, 227 * 1024);
@@ -52,7 +52,8 @@ fn products_on_apple_gpus() {
         (DType::BF16, DType::BF16, 256, Some("matmul_bf16_bf16")),
         (DType::BF16, DType::Q4Planes, 256, Some("matmul_bf16_q4")),
         (DType::BF16, DType::F32, 256, None),
-        (DType::BF16, DType::F16, 256, None),
+        (DType::BF16, DType::F16, 131, Some("matmul_bf16_f16")),
+        (DType::F32, DType::F16, 256, Some("matmul_f32_f16")),
         (DType::I8Groups { group: 256 }, DType::T2Planes, 256, Some("matmul_i8_t2")),
         (DType::I8Groups { group: 6 }, DType::T2Planes, 768, None),
         (DType::BF16, DType::Q8_0, 256, None),
@@ -63,6 +64,20 @@ fn products_on_apple_gpus() {
         if let Some(launch) = found {
             assert_eq!((launch.image(), launch.grid, launch.block), ("matmul_simdgroup", [2, 2, 1], [128, 1, 1]));
         }
+    }
+}
+
+/// Weights in `f16` meet `f32` in steps of few tokens and `bf16` in longer ones, on GPUs of both vendors. `f16` would be
+/// as fast, but activations may exceed its range.
+#[test]
+fn f16_meets_bf16_in_prompts() {
+    for (target, few) in [(Target::apple(10), FEW_TOKENS), (H200, FEW_TOKENS_AS_F32), (A100, FEW_TOKENS_AS_F32)] {
+        let policy = crate::policy(target);
+        let choices = [DType::F32, DType::BF16];
+        let chosen = [1, few, few + 1, 4096].map(|n| policy.activations(DType::F16, 4096, n, &choices));
+        assert_eq!(chosen, [DType::F32, DType::F32, DType::BF16, DType::BF16].map(Some), "{target:?}");
+        let found = name(find(&spec(DType::BF16, DType::F16, 512, 4096, 4096), target)).expect("a kernel").0;
+        assert!(found.contains("_f16"), "{found}");
     }
 }
 
