@@ -111,21 +111,38 @@ pub struct DeviceArgs {
     #[arg(long, default_value = "auto", value_name = "D")]
     pub device: String,
     /// Worker threads of the CPU [default: one per physical core available to the process]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    threads: Option<Threads>,
     /// Most memory of the GPU to use, such as 16GB or 900MB [default: all that is free]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     pub gpu_memory: Option<u64>,
+}
+
+/// A number of threads; `None` is the default.
+#[derive(Clone, Copy)]
+struct Threads(Option<u32>);
+
+/// -1 is the default, as in llama.cpp.
+fn threads(text: &str) -> Result<Threads, String> {
+    match text.parse() {
+        Ok(-1) => Ok(Threads(None)),
+        Ok(n @ 1..=1024) => Ok(Threads(Some(n as u32))),
+        _ => Err("it must be a whole number from 1 to 1024, or -1 for as many as without it".into()),
+    }
 }
 
 /// A size of memory in bytes.
 fn memory(text: &str) -> Result<u64, String> {
-    let units = [("KB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KIB", 1024.0), ("MIB", 1048576.0), ("GIB", 1073741824.0)];
     let upper = text.to_ascii_uppercase();
-    let of = |(unit, bytes): (&str, f64)| Some(upper.strip_suffix(unit)?.trim().parse::<f64>().ok()? * bytes);
-    match units.into_iter().find_map(of) {
+    let (number, base) = match upper.strip_suffix("IB") {
+        Some(start) => (start, 1024f64),
+        None => (upper.strip_suffix('B').unwrap_or(&upper), 1e3),
+    };
+    let of =
+        |(power, unit): (i32, char)| Some(number.strip_suffix(unit)?.trim().parse::<f64>().ok()? * base.powi(power));
+    match (1..).zip("KMGT".chars()).find_map(of) {
         Some(bytes) if (1.0..1e15).contains(&bytes) => Ok(bytes as u64),
-        _ => Err("it must be a number with a unit, such as 16GB or 900MB".into()),
+        _ => Err("it must be a number above 0 with a unit, such as 16GB or 900MB".into()),
     }
 }
 
@@ -171,8 +188,13 @@ pub struct ProfileArgs {
 
 /// A number of tokens; -1 is no limit, as in llama.cpp.
 fn most_tokens(text: &str) -> Result<usize, String> {
-    let number = if text == "-1" { Some(usize::MAX) } else { text.parse().ok() };
-    number.ok_or_else(|| "it must be a whole number, 0 or more, or -1 for no limit".into())
+    if text == "-1" {
+        return Ok(usize::MAX);
+    }
+    text.parse().map_err(|e: std::num::ParseIntError| match e.kind() {
+        std::num::IntErrorKind::PosOverflow => "it is too large; -1 is no limit".into(),
+        _ => "it must be a whole number, 0 or more, or -1 for no limit".into(),
+    })
 }
 
 /// The required extension prevents `--profile MODEL` from overwriting the model.
@@ -211,12 +233,22 @@ pub fn print_note() {
 }
 
 impl DeviceArgs {
+    /// Options without any.
+    pub fn new(device: &str) -> DeviceArgs {
+        DeviceArgs { device: device.into(), threads: None, gpu_memory: None }
+    }
+
+    /// The worker threads, if a number of them is given.
+    pub fn threads(&self) -> Option<u32> {
+        self.threads.and_then(|threads| threads.0)
+    }
+
     /// Opens the device. [`print_note`] reports a fallback of `auto`.
     ///
     /// # Errors
     /// When the device is not available; a usage error for an unknown device name.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
-        let options = OpenOptions { threads: self.threads.map(|n| n as usize), memory_cap: self.gpu_memory };
+        let options = OpenOptions { threads: self.threads().map(|n| n as usize), memory_cap: self.gpu_memory };
         let opened = hologram_backends::open_with(&self.device, &options);
         let (backend, note) = match opened {
             Err(e) if !hologram_backends::is_device_name(&self.device) => return usage(e.to_string()),
@@ -250,7 +282,7 @@ pub enum Think {
 pub struct RunArgs {
     /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and prompt; either may be left out
     /// [default: the built-in model; the prompt from standard input]
-    #[arg(value_name = "MODEL PROMPT", num_args = 0..=3)]
+    #[arg(value_name = "MODEL PROMPT", num_args = 0..)]
     pub words: Vec<String>,
     /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded
     /// unless it is on this machine [default: the built-in model]
@@ -299,7 +331,7 @@ pub struct RunArgs {
 pub struct ChatArgs {
     /// Chat model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE], and perhaps a question: then the
     /// reply ends the conversation
-    #[arg(value_name = "MODEL QUESTION", num_args = 0..=3)]
+    #[arg(value_name = "MODEL QUESTION", num_args = 0..)]
     pub words: Vec<String>,
     /// Chat model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face, which is downloaded
     /// unless it is on this machine (the built-in model is not a chat model)
@@ -373,7 +405,7 @@ pub struct PerplexityArgs {
 pub struct TokenizeArgs {
     /// Model, a .gguf file, a folder with tokenizer.json, or hf:OWNER/NAME[:TYPE] [default: the built-in model], and
     /// text [default: read from standard input]
-    #[arg(value_name = "MODEL TEXT", num_args = 0..=3)]
+    #[arg(value_name = "MODEL TEXT", num_args = 0..)]
     pub words: Vec<String>,
     /// Model
     #[arg(short, long, value_name = "MODEL")]
@@ -604,7 +636,9 @@ pub fn check_command(words: &[String]) -> anyhow::Result<()> {
     let (mut command, mut call) = (&all, "hologram".to_string());
     for word in words {
         let Some(next) = command.find_subcommand(word) else {
-            return usage(format!("unrecognized subcommand '{word}'; see {call} --help"));
+            let error = format!("unrecognized subcommand '{word}'");
+            let hint = crate::hints::hint(&error, &call).map_or(String::new(), |hint| format!("; {hint}"));
+            return usage(format!("{error}{hint}; see {call} --help"));
         };
         (command, call) = (next, format!("{call} {word}"));
     }

@@ -29,7 +29,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
             args::print_note();
             0
         }
-        Err(e) if is_broken_pipe(&e) => 0,
+        Err(e) if is_broken_pipe(&e) => status::BROKEN_PIPE,
         Err(e) if e.is::<status::Logged>() => 1,
         Err(e) => {
             // Other I/O errors already name their file; a bare one comes from standard output.
@@ -51,7 +51,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Whether the reader of our output went away, as `head` does. This is not an error.
+/// Whether the reader of our output went away, as `head` does: nothing is said, as by programs that the signal ends.
 fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }

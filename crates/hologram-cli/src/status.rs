@@ -22,6 +22,9 @@ pub fn waiting(what: Option<&str>) {
 /// The exit code after Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
+/// The exit code when the reader of standard output has gone: that of a shell for programs which SIGPIPE ends.
+pub const BROKEN_PIPE: u8 = 141;
+
 /// Ctrl-C ended the work; the results so far are written.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]

@@ -29,6 +29,12 @@ pub fn shown(word: &str) -> String {
     if plain { word.into() } else { format!("{word:?}") }
 }
 
+/// The name that is nearest to a word, if one is near.
+pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let distance = |name: &&str| strsim::osa_distance(word, name);
+    names.into_iter().min_by_key(distance).filter(|name| distance(name) <= 1 + word.chars().count() / 4)
+}
+
 /// A number of things, whose plural ends in s.
 pub fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

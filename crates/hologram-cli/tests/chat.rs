@@ -90,6 +90,15 @@ fn conversations_are_saved_and_settings_changed() {
     assert!(err.contains("max-tokens unlimited"), "{err}");
     assert!(err.contains("temperature 0, top-k 40, top-p 0.95, typical-p 1, min-p 0, repeat-penalty 1, "), "{err}");
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
+    // As other tools write them; alone, a setting is shown.
+    let lines = "/Help\n/set temperature=0.5\n/set temp\n/set max_tokens 5\n/set max-tokens\n/set SEED 2\n/set seed\n";
+    let (_, err) = talk(&[], lines);
+    for shown in ["/regenerate    generate", "temperature 0.5\n", "max-tokens 5\n", "seed 2\n"] {
+        assert!(err.contains(shown), "{shown}: {err}");
+    }
+    let seeds = |lines: &str| talk(&["--seed", "7"], lines).1;
+    let (random, again) = (seeds("/set seed random\n/set seed\n"), seeds("/set seed -1\n/set seed\n"));
+    assert!(!random.contains("seed 7\n") && random != again, "{random}{again}");
     let model = folder.path("model.gguf");
     fs::copy(CHAT, &model).unwrap();
     #[cfg(unix)]
@@ -106,8 +115,14 @@ fn conversations_are_saved_and_settings_changed() {
         (format!("/load {tool}\n"), "message 2 has the role tool, not system, user or assistant"),
         ("/load none.json\n".into(), "none.json"),
         ("/set colour red\n".into(), "there is no setting colour"),
-        ("/set temp hot\n".into(), "temp is hot, but must be a number, 0 or more"),
+        ("/set temp hot\n".into(), "temperature is hot, but must be a number, 0 or more"),
         ("/set top-p 3\n".into(), "top-p is 3"),
+        ("/set max-tokens 99999999999999999999\n".into(), "which is too large: it must be a whole number from 0 to"),
+        ("/set temp inf\n".into(), "temperature is inf, but must be a finite number, 0 or more"),
+        ("/set temprature 1\n".into(), "there is no setting temprature: did you mean temperature?"),
+        ("/set num_ctx 99\n".into(), "the context is set when the chat begins: hologram chat -c N"),
+        ("/hlep\n".into(), "unknown command /hlep: did you mean /help? /help lists the commands"),
+        ("/frobnicate\n".into(), "unknown command /frobnicate; /help lists the commands"),
         ("/set think aloud\n".into(), "it is show, hide or off"),
         ("/save /no/such/folder/x\n".into(), "/no/such/folder/x"),
     ] {
@@ -164,18 +179,27 @@ fn thoughts_are_shown_or_hidden() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))
     };
+    // The tag that the template wrote is printed too.
     let (shown, _) = call(&[]);
-    assert!(shown.trim().len() > 4);
-    assert_eq!(call(&["--think", "hide"]).0, "\n");
+    let thoughts = shown.strip_prefix("<think>\n").unwrap_or_else(|| panic!("{shown}")).trim_end_matches('\n');
+    assert!(thoughts.trim().len() > 4);
+    let (hidden, said) = call(&["--think", "hide"]);
+    assert_eq!(hidden, "\n");
+    assert!(said.contains("note: the 8 tokens are thoughts, which --think hides: a greater -n leaves room"), "{said}");
+    let apart = |json: &str| {
+        let object: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!((object["text"].as_str(), object["thinking"].as_str()), (Some(""), Some(thoughts)));
+        assert_eq!(object["finish"].as_str(), Some("max tokens"));
+    };
     let (hidden, note) = call(&["--think", "off", "--json"]);
-    let object: serde_json::Value = serde_json::from_str(&hidden).unwrap();
-    assert_eq!((object["text"].as_str(), object["thinking"].as_str()), (Some(""), Some(shown.trim_end_matches('\n'))));
-    assert_eq!(object["finish"].as_str(), Some("max tokens"));
+    apart(&hidden);
+    apart(&call(&["--json"]).0);
     assert!(note.contains("cannot turn thinking off"), "{note}");
     let of_run = |think: &str| {
         ok(&[&["run", &model, "Hello", "--device", "cpu", "-n", "8", "--think", think], &GREEDY[..]].concat())
     };
-    assert_eq!((of_run("show"), of_run("hide")), (shown, "\n".into()));
+    assert_eq!((of_run("show"), of_run("hide")), (shown.clone(), "\n".into()));
+    apart(&ok(&[&["run", &model, "Hello", "--device", "cpu", "-n", "8", "--json"], &GREEDY[..]].concat()));
 }
 
 #[test]
@@ -231,7 +255,9 @@ fn conversations_that_cannot_be() {
     let faulty = talk(&["--max-tokens", "3"], b"/frob\n/set temp hot\n/regenerate\n\nHi\n");
     let message = text(&faulty.stderr);
     assert!(faulty.status.code() == Some(1) && !faulty.stdout.is_empty(), "{message}");
-    for said in ["unknown command /frob; /help", "temp is hot", "no reply yet to generate again", "3 lines failed\n"] {
+    for said in
+        ["unknown command /frob; /help", "temperature is hot", "no reply yet to generate again", "3 lines failed\n"]
+    {
         assert!(message.contains(said), "{message}");
     }
     let open = talk(&[], b"\"\"\"Hello\nthere\n");
@@ -377,7 +403,7 @@ fn tokenize_shows_ids_and_pieces() {
     assert_eq!(ok(&["tokenize", HF_BPE, ""]), "");
     rejected(&["tokenize", BITNET, "a"], 1, &["the file has no tokenizer"]);
     rejected(&["tokenize", "none.gguf", "a"], 1, &["cannot open none.gguf"]);
-    rejected(&["tokenize", "a", "b"], 2, &["unexpected argument b; put the prompt in quotes"]);
+    rejected(&["tokenize", "a", "b"], 2, &["put the prompt in quotes"]);
     // The built-in model's.
     assert!(json(&["A closure"])["ids"].as_array().unwrap().len() > 1);
     let perplexity = ok(&["perplexity", "--file", "Cargo.toml", "--ctx", "64"]);
@@ -550,11 +576,15 @@ fn texts_conform_and_are_guessed() {
     let grammar = folder.write("grammar.lark", "start: \"yes\" | \"no\"\n");
     let said = ok(&[&["run", CHAT, "Is it?", "--grammar", &grammar], &device[..]].concat());
     assert!(["yes\n", "no\n"].contains(&said.as_str()), "{said:?}");
+    // llama.cpp's format.
+    let grammar = folder.write("grammar.gbnf", "root ::= \"yes\" | \"no\"\n");
+    let said = ok(&[&["run", CHAT, "Is it?", "--grammar", &grammar], &device[..]].concat());
+    assert!(["yes\n", "no\n"].contains(&said.as_str()), "{said:?}");
     let call = |option: &'static str, value: &str| ["run", CHAT, "Hi", option, value].map(String::from);
     for (call, code, part) in [
         (call("--json-schema", "{"), 2, "--json-schema is no JSON"),
         (call("--json-schema", "none.json"), 1, "none.json"),
-        (call("--json-schema", r#"{"$ref": "http://x/y"}"#), 1, "is not supported"),
+        (call("--json-schema", r#"{"$ref": "http://x/y"}"#), 1, "--json-schema: "),
         (call("--speculate", "99"), 2, "auto, off, or a number from 0 to 15"),
     ] {
         rejected(&call.iter().map(String::as_str).collect::<Vec<_>>(), code, &[part]);

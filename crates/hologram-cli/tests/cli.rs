@@ -571,7 +571,7 @@ fn wrong_calls_are_usage_errors() {
         (&["run", "a", "--seed", "-2"], "must be a whole number from 0 to"),
         (&["bench", LLAMA, "-m", LLAMA], "cannot be used with '--model <MODEL>'"),
         (&["-m", LLAMA], "'-m' found; use `hologram run -m MODEL` or `hologram chat -m MODEL`; see hologram --help"),
-        (&["run", "hello", "world"], "unexpected argument world; put the prompt in quotes"),
+        (&["run", "hello", "world"], "put the prompt in quotes"),
         (&["run", "-m", "-", "a"], "cannot be read from standard input"),
         (&["inspect", "-"], "cannot be read from standard input"),
     ];

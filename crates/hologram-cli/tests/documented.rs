@@ -86,6 +86,94 @@ fn shell_lines_have_no_comments() {
     assert_eq!(with_comment("```sh\nls # a\n```\n").len(), 1);
 }
 
+/// The commands of a block; a text in quotes may have several lines.
+fn commands_of(block: &[&str]) -> Vec<String> {
+    let (mut commands, mut open) = (Vec::<String>::new(), false);
+    for line in block {
+        match commands.last_mut().filter(|_| open) {
+            Some(last) => *last += &format!("\n{line}"),
+            None => commands.push(line.to_string()),
+        }
+        // Quotes of one kind stand within those of the other.
+        let mut quote = None;
+        for c in commands.last().into_iter().flat_map(|command| command.chars()) {
+            match quote {
+                Some(begin) => quote = Some(begin).filter(|begin| *begin != c),
+                None => quote = Some(c).filter(|c| "\"'".contains(*c)),
+            }
+        }
+        open = quote.is_some();
+    }
+    commands
+}
+
+/// What PowerShell reads otherwise than bash and zsh in a command, if there is something.
+fn differs_in_powershell(command: &str) -> Option<&'static str> {
+    let name = command.split('=').next().unwrap_or_default();
+    if command.starts_with("curl ") {
+        return Some("curl is another command in Windows PowerShell");
+    }
+    if name.len() < command.len() && !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
+        return Some("a variable before a command");
+    }
+    let (mut quote, mut before) = (None, ' ');
+    for c in command.chars() {
+        match (quote, c) {
+            (Some(begin), c) if c == begin => quote = None,
+            (Some('\''), '"') => return Some("double quotes in single ones are lost"),
+            (Some('"'), '$' | '`') => return Some("$ and ` in double quotes"),
+            (Some('"'), '\\') => return Some("\\ does not escape"),
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(c),
+            (None, '\\') => return Some("\\ does not continue a line"),
+            (None, '$' | '`' | '<' | '(' | ')' | '{' | '}') => return Some("a sign with a meaning"),
+            (None, '&') => return Some("& and &&"),
+            (None, ',') => return Some("a comma makes a list"),
+            (None, '@' | '~' | '#') if before == ' ' => return Some("@, ~ or # begins a word"),
+            (None, _) => {}
+        }
+        before = c;
+    }
+    None
+}
+
+/// Lines that PowerShell reads as bash does, or a block for PowerShell in the same section.
+#[test]
+fn shell_lines_are_those_of_powershell() {
+    let mut commands = 0;
+    for (path, page) in pages() {
+        for section in page.split("\n## ") {
+            let blocks = section.split("```").skip(1).step_by(2);
+            let lines = blocks.filter_map(|block| {
+                let (language, text) = block.split_once('\n')?;
+                let typed = |line: &&str| language == "sh" || line.starts_with("$ ");
+                let lines = text.lines().filter(typed).map(|line| line.strip_prefix("$ ").unwrap_or(line));
+                ["sh", "console"].contains(&language).then(|| commands_of(&lines.collect::<Vec<_>>()))
+            });
+            for command in lines.flatten().filter(|command| !command.trim().is_empty()) {
+                commands += 1;
+                let differs = differs_in_powershell(&command).filter(|_| !section.contains("```powershell\n"));
+                assert!(differs.is_none(), "{path}: {command}: {}", differs.unwrap_or_default());
+            }
+        }
+    }
+    assert!(commands > 60, "{commands}");
+    for command in [
+        "A=1 hologram run",
+        "hologram run \"$HOME\"",
+        "hologram run \\",
+        "cd x && ls",
+        "hologram exec --grid 2,2",
+        "curl http://a -d '{\"a\": 1}'",
+        "echo '{\"a\": 1}'",
+        "hologram man ~/man",
+        "hologram run `pwd`",
+    ] {
+        assert!(differs_in_powershell(command).is_some(), "{command}");
+    }
+    assert_eq!(commands_of(&["python3 -c \"a = 'b'", "c\"", "ls"]), ["python3 -c \"a = 'b'\nc\"", "ls"]);
+}
+
 #[test]
 fn shell_lines_of_the_documents_run() {
     let folder = Folder::new("documented");

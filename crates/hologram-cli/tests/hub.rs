@@ -49,7 +49,9 @@ fn repository() -> Repository {
     let mut unknown = llama.clone();
     let at = unknown.windows(5).position(|bytes| bytes == b"llama").unwrap();
     unknown[at..at + 5].copy_from_slice(b"gemma");
-    Repository::of(&[("tiny-F32.gguf", &llama), ("tiny-Q8_0.gguf", &unknown), ("README.md", b"Hello")])
+    let text: &[u8] = b"A text that somebody called a model, and long enough for one.\n";
+    let files = [("tiny-F32.gguf", &llama[..]), ("tiny-Q8_0.gguf", &unknown), ("tiny-Q2_K.gguf", text)];
+    Repository::of(&[&files[..], &[("README.md", b"Hello")]].concat())
 }
 
 const MODEL: &str = "hf:some/model";
@@ -64,7 +66,12 @@ fn models_are_pulled_listed_used_and_removed() {
     // Used without being pulled: Q8_0 comes before F32, and this one is of an unknown family.
     let gemma = home.output(&["run", "-m", MODEL, "Hi"]);
     check_rejection(&"gemma", &Output { stderr: last_line(&gemma.stderr), ..gemma }, 1, &["gemma is not supported"]);
-    let pulled = home.output(&["pull", "some/model:F32"]);
+    // A file of the hub that is none is no prompt either.
+    let none = home.output(&["run", "hf:some/model:Q2_K", "Hi"]);
+    let said = text(&none.stderr);
+    assert!(said.contains("it is a text, not a model\n") && none.status.code() == Some(1), "{said}");
+    home.ok(&["rm", "hf:some/model:Q2_K"]);
+    let pulled = home.output(&["pull", "HF:some/model:F32"]);
     let said = text(&pulled.stderr);
     assert!(said.contains("some/model: tiny-F32.gguf") && said.contains("it also has Q8_0"), "{said}");
     let path = text(&pulled.stdout).trim().to_string();
@@ -159,10 +166,14 @@ fn settings_are_obeyed_and_errors_say_what_to_do() {
         (&[("HF_ENDPOINT", "https://127.0.0.1:9"), ("SSL_CERT_FILE", &token)], "a/b", 1, "no certificate in PEM form"),
         (&[], "a", 2, "it must be hf:OWNER/NAME"),
         (&[], "a/../b", 2, "it must be hf:OWNER/NAME"),
-        (&[("HF_TOKEN", "hf_good")], "some/model:Q2_K", 1, "has no model of type Q2_K; it has Q8_0, F32"),
+        (&[("HF_TOKEN", "hf_good")], "some/model:Q3_K", 1, "has no model of type Q3_K; it has Q8_0"),
     ] {
         check_rejection(&set, &call(set, name), code, &[message]);
     }
+    // Below a file there is no room for folders.
+    let nowhere = call(&[("HF_TOKEN", "hf_good"), ("HF_HOME", &format!("{token}/hf"))], "some/model:F32");
+    let said = text(&nowhere.stderr);
+    assert!(said.contains("cannot create ") && said.ends_with("; HF_HOME names another place\n"), "{said}");
     for set in [("HF_TOKEN", "hf_good"), ("HF_TOKEN_PATH", &token)] {
         assert!(call(&[set], "some/model:F32").status.success(), "{set:?}");
         home.ok(&["rm", "some/model"]);

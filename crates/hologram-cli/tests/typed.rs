@@ -108,8 +108,46 @@ fn seeds_are_shown() {
     assert!(seed.parse::<u64>().unwrap() < 1 << 53, "{err}");
     assert_eq!(run(&["-s", &seed]).0, first);
     assert!(!run(&GREEDY).1.contains("seed"));
+    let of_chat = command(&[&["chat", CHAT, "Hi", "-n", "2", "-s", "5"][..], &ON].concat()).output().unwrap();
+    assert!(text(&of_chat.stderr).ends_with("; seed 5\n"), "{}", text(&of_chat.stderr));
     // llama.cpp's way to ask for another one each time.
     assert_ne!(run(&["-s", "-1"]).1.rsplit("; seed ").next(), run(&["-s", "-1"]).1.rsplit("; seed ").next());
+}
+
+/// What llama.cpp's users type means the same here.
+#[test]
+fn defaults_and_orders_of_llama_cpp_are_known() {
+    let folder = Folder::new("known");
+    let want = ok(&["run", CHAT, "Hello", "-n", "6", "--device", "cpu", "--temp", "0"]);
+    let call = ["run", CHAT, "Hello", "-n", "6", "--device", "cpu", "--temp", "0", "-c", "0", "-t", "-1"];
+    assert_eq!(ok(&call), want);
+    let talked = with_input(&["chat", CHAT, "-n", "2", "--device", "cpu", "-c", "0"], b"Hello\n/stats\n");
+    let context = serde_json::from_str::<Value>(&ok(&["inspect", CHAT, "--json"])).unwrap();
+    let context = context["metadata"]["llama.context_length"].as_u64().unwrap();
+    assert!(text(&talked.stderr).contains(&format!(" of {context} positions")), "{}", text(&talked.stderr));
+    // llama-quantize IN OUT TYPE.
+    let [by_word, by_option] = ["word.gguf", "option.gguf"].map(|name| folder.path(name));
+    ok(&["quantize", CHAT, &by_word, "Q4_0", "-t", "-1"]);
+    ok(&["quantize", CHAT, &by_option, "--type", "Q4_0"]);
+    assert!(fs::read(by_word).unwrap() == fs::read(by_option).unwrap());
+    // The model may stand first, as with `run`.
+    let bert = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/bert/model.gguf");
+    let vectors = ok(&["embed", "-m", bert, "hi", "there", "--device", "cpu"]);
+    assert_eq!(ok(&["embed", bert, "hi", "there", "--device", "cpu"]), vectors);
+}
+
+/// A reader of the output that goes away ends the command as it does other programs.
+#[cfg(unix)]
+#[test]
+fn a_closed_output_ends_the_command_quietly() {
+    use std::process::Stdio;
+
+    let call = ["run", PLAIN, "A closure in Rust is", "-n", "2000", "-c", "4096", "--temp", "0"];
+    let mut child = command(&[&call[..], &ON].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(141) && !said.contains("hologram: "), "{:?}: {said}", output.status);
 }
 
 /// Without a command: a fixed sample that says what to try next.

@@ -30,6 +30,7 @@ on_devices! {
     attention_is_two_products_and_a_softmax
     long_lines_are_summed_in_chunks_of_chunks
     tensors_have_the_operations_one_at_a_time
+    dimensions_are_counted_from_the_end
     losses_are_reduced
     without_lines_there_is_nothing_to_do
     an_activation_of_a_product_keeps_nan
@@ -254,6 +255,36 @@ fn without_lines_there_is_nothing_to_do(e: &Executor) {
     }
 }
 
+/// Graphs count dimensions from the last as tensors do.
+fn dimensions_are_counted_from_the_end(e: &Executor) {
+    let x = Tensor::from_slice(e, &[2, 3], &[3.0f32, 1.0, 2.0, 6.0, 4.0, 5.0]).unwrap();
+    let both = |build: &dyn Fn(&mut Graph, NodeId, i32) -> Result<NodeId>| {
+        for (back, dim) in [(-1, 1), (-2, 0)] {
+            let [a, b] = [back, dim].map(|dim| e.eval([&x], |g, [x]| build(g, x, dim)).unwrap());
+            assert_eq!(a.shape(), b.shape());
+            let [a, b] = [a, b].map(|t| t.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap());
+            assert_eq!(a, b, "{back}");
+        }
+    };
+    both(&|g, x, dim| g.softmax(x, dim));
+    both(&|g, x, dim| g.log_softmax(x, dim));
+    both(&|g, x, dim| g.reduce(x, Reduction::Sum, dim));
+    both(&|g, x, dim| g.arg_max(x, dim));
+    both(&|g, x, dim| g.arg_sort(x, dim, false));
+    both(&|g, x, dim| g.sort(x, dim, true));
+    both(&|g, x, dim| g.cumsum(x, dim));
+    both(&|g, x, dim| g.cat(&[x, x], dim));
+    both(&|g, x, dim| {
+        let first = g.slice(x, dim, 0, 1)?;
+        g.copy(first)
+    });
+    both(&|g, x, dim| {
+        let order = g.arg_sort(x, dim, false)?;
+        let taken = g.take_along(x, order, dim)?;
+        g.scatter_add(taken, order, x, dim)
+    });
+}
+
 fn losses_are_reduced(e: &Executor) {
     let logits = Tensor::from_slice(e, &[2, 3], &[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0]).unwrap();
     let classes = Tensor::from_slice(e, &[2], &[2u32, 1]).unwrap();
@@ -306,6 +337,7 @@ fn operands_that_do_not_fit_are_refused_by_name() {
         (g.reduce(x, Reduction::Sum, 2), "reduce_sum"),
         (g.reduce(i, Reduction::Mean, 0), "reduce_mean: does not exist for i32; it takes f16, bf16, f32, f64"),
         (g.softmax(i, 0), "softmax"),
+        (g.softmax(x, -3), "softmax: there is no dimension -3 of 2"),
         (g.arg_max(x, 7), "arg_max"),
         (g.arg_sort(x, 2, false), "arg_sort"),
         (g.take_along(x, i, 0), "take_along"),

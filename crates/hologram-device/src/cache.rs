@@ -55,13 +55,15 @@ impl DiskCache {
     /// The cache in `$HOLOGRAM_CACHE`, or in the platform's place for caches.
     pub fn standard() -> DiskCache {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        // As for models: without HOME the system's list of users says it.
+        let home = || std::env::home_dir().filter(|home| home.is_absolute());
         let platform = if cfg!(windows) {
             path("LOCALAPPDATA").map(|p| p.join("hologram").join("cache"))
         } else if cfg!(target_vendor = "apple") {
-            path("HOME").map(|p| p.join("Library").join("Caches").join("hologram"))
+            home().map(|p| p.join("Library").join("Caches").join("hologram"))
         } else {
-            let home = || path("HOME").map(|p| p.join(".cache"));
-            path("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(home).map(|p| p.join("hologram"))
+            let cache = || home().map(|p| p.join(".cache"));
+            path("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(cache).map(|p| p.join("hologram"))
         };
         DiskCache { directory: path("HOLOGRAM_CACHE").or(platform) }
     }

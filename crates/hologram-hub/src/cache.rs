@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Hub;
 use crate::checksum::{Checksum, is_hex};
 use crate::choose::{Choice, choose};
-use crate::error::{HubError, Result, io};
+use crate::error::{HubError, Result, io, make_folder};
 use crate::listing::is_inside;
 use crate::request::{Repo, Request, Wanted};
 
@@ -103,7 +103,7 @@ impl RepoCache {
     pub fn link(&self, commit: &str, path: &str, checksum: &Checksum) -> Result<()> {
         let (pointer, blob) = (join(&self.snapshot(commit), path), self.blob(checksum));
         let folder = pointer.parent().unwrap_or(&pointer);
-        fs::create_dir_all(folder).map_err(io(folder))?;
+        make_folder(folder)?;
         let up = "../".repeat(path.split('/').count() + 1);
         let target = PathBuf::from(format!("{up}blobs/{}", checksum.digits()));
         // Others may make the same link at the same time: each makes its own and puts it in place in one step. A copy
@@ -121,7 +121,7 @@ impl RepoCache {
     /// When the file cannot be written.
     pub fn set_main(&self, commit: &str) -> Result<()> {
         let refs = self.root.join("refs");
-        fs::create_dir_all(&refs).map_err(io(&refs))?;
+        make_folder(&refs)?;
         replace(&refs.join("main"), |new| fs::write(new, commit))
     }
 }
@@ -201,7 +201,7 @@ impl RepoCache {
     /// # Errors
     /// When the lock cannot be taken.
     pub fn lock(&self, checksum: &Checksum, waiting: impl FnOnce()) -> Result<fs::File> {
-        fs::create_dir_all(&self.locks).map_err(io(&self.locks))?;
+        make_folder(&self.locks)?;
         let path = self.locks.join(format!("{}.lock", checksum.digits()));
         let file = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
         match file.try_lock() {

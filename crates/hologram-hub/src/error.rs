@@ -112,6 +112,14 @@ pub enum HubError {
         "downloads need a processor with AES and, on x86-64, AVX2 and BMI2 instructions; fetch the file with another program and give its path"
     )]
     Processor,
+    /// A folder of the cache cannot be made.
+    #[error("cannot create {}: {reason}; HF_HOME names another place", path.display())]
+    NoFolder {
+        /// The folder.
+        path: PathBuf,
+        /// The operating system's error.
+        reason: std::io::Error,
+    },
     /// A file or folder cannot be read or written.
     #[error("{}: {reason}", path.display())]
     Io {
@@ -145,6 +153,11 @@ fn no_model(with_token: bool) -> &'static str {
 
 /// A result of this crate.
 pub type Result<T, E = HubError> = std::result::Result<T, E>;
+
+/// Makes a folder of the cache, and those that it is in.
+pub(crate) fn make_folder(path: &Path) -> Result<()> {
+    std::fs::create_dir_all(path).map_err(|reason| HubError::NoFolder { path: path.into(), reason })
+}
 
 /// Names the file of an operating system's error.
 pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> HubError {

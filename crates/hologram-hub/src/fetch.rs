@@ -12,7 +12,7 @@ use crate::cache::RepoCache;
 use crate::checksum::Checksum;
 use crate::choose::{Choice, choose, models};
 use crate::client::Failure;
-use crate::error::{HubError, Result, io};
+use crate::error::{HubError, Result, io, make_folder};
 use crate::listing::{Listing, RemoteFile};
 use crate::partial::{Partial, Piece, kept_bytes};
 use crate::request::{Repo, Request};
@@ -145,7 +145,7 @@ impl Hub {
         let piece = self.settings().piece;
         let kept = |file: &RemoteFile| kept_bytes(&cache.blob(&file.checksum), file.size, piece);
         let needed: u64 = files.iter().map(|file| file.size - kept(file)).sum();
-        std::fs::create_dir_all(&cache.root).map_err(io(&cache.root))?;
+        make_folder(&cache.root)?;
         let free = fs4::available_space(&cache.root).map_err(io(&cache.root))?;
         if needed + RESERVE > free {
             return Err(HubError::NoRoom { path: self.settings().cache.clone(), free, needed });

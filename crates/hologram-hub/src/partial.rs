@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use crate::error::{Result, io};
+use crate::error::{Result, io, make_folder};
 
 /// A download in progress. Two files beside the blob that it will be: no other program takes them for one.
 pub struct Partial {
@@ -73,7 +73,7 @@ impl Partial {
     pub fn open(blob: &Path, size: u64, piece: u64) -> Result<Partial> {
         let (path, record_path) = (blob.with_extension(BYTES), blob.with_extension(RECORD));
         let folder = blob.parent().unwrap_or(blob);
-        fs::create_dir_all(folder).map_err(io(folder))?;
+        make_folder(folder)?;
         let (header, count) = (header(size, piece), size.div_ceil(piece) as usize);
         let kept = kept(blob, size, piece);
         if kept.is_none() {

@@ -67,9 +67,9 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether a word begins as names of models do: `hf:`.
+    /// Whether a word begins as names of models do: `hf:`, in any case.
     pub fn looks_like(word: &str) -> bool {
-        word.starts_with("hf:")
+        without_prefix(word).is_some()
     }
 }
 
@@ -79,7 +79,7 @@ impl FromStr for Request {
     /// Reads `hf:OWNER/NAME[:FILE or TYPE]`.
     fn from_str(name: &str) -> Result<Request, HubError> {
         let bad = |reason: &str| HubError::BadName { name: name.into(), reason: reason.into() };
-        let rest = name.strip_prefix("hf:").ok_or_else(|| bad("it must begin with hf:"))?;
+        let rest = without_prefix(name).ok_or_else(|| bad("it must begin with hf:"))?;
         if rest.contains("://") {
             return Err(bad("give hf:OWNER/NAME:FILE instead of an address"));
         }
@@ -99,6 +99,11 @@ impl FromStr for Request {
         };
         Ok(Request { repo, wanted })
     }
+}
+
+fn without_prefix(word: &str) -> Option<&str> {
+    let (prefix, rest) = word.split_at_checked(3)?;
+    prefix.eq_ignore_ascii_case("hf:").then_some(rest)
 }
 
 fn is_file(wanted: &str) -> bool {
@@ -133,6 +138,7 @@ mod tests {
             assert_eq!(request.to_string(), name);
             assert_eq!(Repo::from_folder(&request.repo.folder()), Some(request.repo));
         }
+        assert_eq!("HF:me/one".parse::<Request>().unwrap().to_string(), "hf:me/one");
         for name in [
             "a/b",
             "hf:",

@@ -12,17 +12,30 @@ use crate::stop::StopFilter;
 use crate::tokenizer::TokenDecoder;
 
 /// Options of a generation.
+///
+/// ```
+/// use hologram_llm::GenerateOptions;
+/// use hologram_llm::sampling::SamplerConfig;
+///
+/// let options = GenerateOptions { max_tokens: 100, sampling: SamplerConfig::GREEDY, ..GenerateOptions::default() };
+/// assert!(options.context.is_none() && options.stop.is_empty());
+/// ```
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
-    /// Maximum number of tokens to generate.
+    /// Maximum number of tokens to generate. Default: 256; `usize::MAX` is no limit, so that the model or the context
+    /// ends the text.
     pub max_tokens: usize,
-    /// How tokens are sampled.
+    /// How tokens are sampled. Default: temperature 0.8, top-k 40, top-p 0.95 and seed 0, so that each call generates
+    /// the same text; [`SamplerConfig::GREEDY`] takes the most probable token.
     pub sampling: SamplerConfig,
-    /// Context length in tokens. Default: the model's, at most 4096.
+    /// Context length in tokens, of prompt and text together; memory for it is reserved. 0 is the model's.
+    /// Default: the model's, at most 4096.
     pub context: Option<usize>,
-    /// Element type of the KV cache; see [`SessionOptions::kv`].
+    /// Element type of the KV cache: `F32`, `F16`, `Q8Planes` or `Q4Planes`. Default: chosen by model and device; see
+    /// [`SessionOptions::kv`].
     pub kv: Option<DType>,
-    /// Stop texts: generation ends before any of these. None may be empty.
+    /// Stop texts: generation ends before any of these, which is not part of the text. None may be empty. Default:
+    /// none.
     pub stop: Vec<String>,
 }
 
@@ -121,7 +134,11 @@ impl GenerateOptions {
 
     /// The context length in tokens: the one given, or the default for a model.
     pub fn context_for(&self, model: &Model) -> usize {
-        self.context.unwrap_or(model.config().context.min(DEFAULT_CONTEXT))
+        match self.context {
+            None => model.config().context.min(DEFAULT_CONTEXT),
+            Some(0) => model.config().context,
+            Some(n) => n,
+        }
     }
 
     fn check(&self) -> Result<()> {

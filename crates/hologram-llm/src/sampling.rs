@@ -74,7 +74,7 @@ impl SamplerConfig {
     pub fn validate(&self) -> Result<()> {
         let fail = |option, reason| Err(LlmError::Option { option, reason });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return fail("temperature", format!("is {}, but must be 0 or more", self.temperature));
+            return fail("temperature", format!("is {}, but must be a finite number, 0 or more", self.temperature));
         }
         for (option, p) in [("top-p", self.top_p), ("typical-p", self.typical_p)] {
             if !(p > 0.0 && p <= 1.0) {
@@ -85,12 +85,12 @@ impl SamplerConfig {
             return fail("min-p", format!("is {}, but must be from 0 to 1", self.min_p));
         }
         if !(self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0) {
-            return fail("repeat-penalty", format!("is {}, but must be above 0", self.repeat_penalty));
+            return fail("repeat-penalty", format!("is {}, but must be a finite number above 0", self.repeat_penalty));
         }
         let penalties = [("presence-penalty", self.presence_penalty), ("frequency-penalty", self.frequency_penalty)];
         for (option, penalty) in penalties {
             if !penalty.is_finite() {
-                return fail(option, format!("is {penalty}, but must be finite"));
+                return fail(option, format!("is {penalty}, but must be a finite number"));
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use hologram_backends::DType;
-use hologram_llm::gguf::GgufFile;
+use hologram_llm::gguf::{GgufFile, GgufWriter, NewTensor, TensorType};
 use hologram_llm::quantize::{Importance, QuantizeOptions, Recipe, quantize};
 
 fn fixture(name: &str) -> PathBuf {
@@ -28,6 +28,28 @@ fn error(a: &GgufFile, b: &GgufFile, name: &str) -> f32 {
     let [a, b] = [a, b].map(|file| file.tensor(name).unwrap().to_f32().unwrap());
     let squares: f32 = a.iter().map(|v| v * v).sum();
     a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / squares
+}
+
+/// A large tensor does not keep one waiting who wants to end the work.
+#[test]
+fn work_ends_within_a_piece_of_a_tensor() {
+    let folder = folder("long");
+    let (path, out) = (folder.join("long.gguf"), folder.join("out.gguf"));
+    let ty = TensorType::from_name("F32").unwrap();
+    let tensors = [NewTensor { name: "blk.0.attn_q.weight".into(), shape: vec![16384, 256], ty }];
+    let mut writer = GgufWriter::create(&path, [].into_iter(), &tensors).unwrap();
+    let row: Vec<u8> = (0..256).flat_map(|i| ((i * 37 % 101) as f32 - 50.0).to_le_bytes()).collect();
+    (0..16384).for_each(|_| writer.write(&row).unwrap());
+    writer.finish().unwrap();
+    let source = GgufFile::open(&path).unwrap();
+    let mut calls = 0;
+    let stopped = quantize(&source, &out, &options("Q4_K_M"), &mut |done, of| {
+        calls += 1;
+        assert!(done < of, "the piece is done before anybody is asked");
+        ControlFlow::Break(())
+    });
+    assert!(stopped.unwrap_err().to_string().contains("stopped before") && calls > 0 && !out.exists());
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

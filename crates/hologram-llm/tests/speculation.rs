@@ -137,7 +137,12 @@ fn the_same_model_guesses_all() {
     let stats = engine.stats();
     // Sampled text too: both draw with the same numbers. The first token is the prompt's, and each step gives five.
     assert_eq!((stats.steps, stats.guessed_tokens, stats.accepted_tokens), (1 + 40 / 5, 32, 32), "{stats:?}");
-    assert_eq!(text, read(engine_of(None).submit(request).unwrap()));
+    assert_eq!(text, read(engine_of(None).submit(request.clone()).unwrap()));
+    // A request may do without guesses.
+    request.speculate = false;
+    let engine = engine_of(Some(&*draft));
+    assert_eq!(text, read(engine.submit(request).unwrap()));
+    assert_eq!((engine.stats().steps, engine.stats().guessed_tokens), (41, 0));
 }
 
 #[test]

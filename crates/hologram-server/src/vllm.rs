@@ -8,7 +8,6 @@ use crate::body::Body;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, wrong};
 use crate::job::Text;
-use crate::llamacpp::gbnf;
 use crate::openai::logprobs::{finite, text};
 use crate::openai::{chat, completions, embeddings};
 use crate::openapi;
@@ -108,8 +107,8 @@ pub fn structured_outputs(fields: &mut Fields, params: &mut Params) -> Result<()
         found.push(Constraint::Lark(choice(&choices, &outputs.name("choice"))?));
     }
     if let Some(grammar) = outputs.text("grammar")? {
-        let lark = if grammar.contains("::=") { gbnf::to_lark(&grammar) } else { Ok(grammar) };
-        found.push(Constraint::Lark(lark.map_err(|reason| ApiError::invalid(outputs.name("grammar"), reason))?));
+        let grammar = Constraint::grammar(&grammar);
+        found.push(grammar.map_err(|reason| ApiError::invalid(outputs.name("grammar"), reason))?);
     }
     outputs.finish()?;
     match (found.pop(), found.is_empty(), params.constraint.is_none()) {

@@ -8,14 +8,15 @@ use super::DeviceArgs;
 
 /// Options of `embed`.
 #[derive(Args)]
-#[command(override_usage = "hologram embed [OPTIONS] -m MODEL [TEXT]...")]
+#[command(override_usage = "hologram embed [OPTIONS] MODEL [TEXT]...")]
 pub struct EmbedArgs {
-    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face
+    /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE] on Hugging Face, and texts [default: the
+    /// lines of standard input]
+    #[arg(value_name = "MODEL TEXT", num_args = 0..)]
+    pub words: Vec<String>,
+    /// The model, before texts
     #[arg(short, long, value_name = "MODEL")]
-    pub model: PathBuf,
-    /// Texts [default: the lines of standard input]
-    #[arg(value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
-    pub texts: Vec<String>,
+    pub model: Option<PathBuf>,
     /// File with a text in each line, in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     pub file: Option<PathBuf>,
@@ -61,17 +62,15 @@ impl From<Pool> for hologram_llm::Pooling {
 
 /// Options of `rerank`.
 #[derive(Args)]
-#[command(override_usage = "hologram rerank [OPTIONS] -m MODEL QUERY [TEXT]...")]
+#[command(override_usage = "hologram rerank [OPTIONS] MODEL QUERY [TEXT]...")]
 pub struct RerankArgs {
-    /// Model: a .gguf file, a folder of safetensors, or hf:OWNER/NAME[:TYPE] on Hugging Face
+    /// Model, a .gguf file, a folder of safetensors or hf:OWNER/NAME[:TYPE] on Hugging Face; what the texts should
+    /// answer; and the texts [default: the lines of standard input]
+    #[arg(value_name = "MODEL QUERY TEXT", num_args = 0..)]
+    pub words: Vec<String>,
+    /// The model, before the query
     #[arg(short, long, value_name = "MODEL")]
-    pub model: PathBuf,
-    /// What the texts should answer
-    #[arg(value_name = "QUERY")]
-    pub query: String,
-    /// Texts [default: the lines of standard input]
-    #[arg(value_name = "TEXT", conflicts_with = "file")]
-    pub texts: Vec<String>,
+    pub model: Option<PathBuf>,
     /// File with a text in each line, in UTF-8; - reads standard input
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,

@@ -79,7 +79,13 @@ fn is_near(sentence: &str, tip: &str) -> bool {
     let option = |text: &str| text.split('\'').find(|word| word.starts_with("--")).map(String::from);
     match (option(sentence), option(tip)) {
         (Some(typed), Some(known)) => strsim::osa_distance(&typed, &known) <= typed.len() / 4,
-        _ => true,
+        _ => match (sentence.strip_prefix("unrecognized subcommand '"), tip.split_once("subcommand exists: '")) {
+            (Some(typed), Some((_, known))) => {
+                let word = |text: &str| text.split('\'').next().unwrap_or_default().to_string();
+                crate::hints::is_near(&word(typed), &word(known))
+            }
+            _ => true,
+        },
     }
 }
 

@@ -38,8 +38,8 @@ pub struct SamplingArgs {
     /// Random seed [default: different in each run]
     #[arg(short, long, value_name = "S", value_parser = seed)]
     pub seed: Option<u64>,
-    /// Context length in tokens [default: the model's, at most 4096]
-    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    /// Context length in tokens; 0 is the model's own [default: the model's, at most 4096]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
@@ -49,19 +49,23 @@ pub struct SamplingArgs {
 /// -1 is llama.cpp's way to ask for a different one in each run.
 fn seed(text: &str) -> Result<u64, String> {
     let number = if text == "-1" { Ok(fresh_seed()) } else { text.parse() };
-    number.map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
+    number.map_err(|_| format!("it must be a whole number from 0 to {}, or -1 for another one each time", u64::MAX))
 }
 
 /// Element types of the KV cache.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Kv {
     /// 32 bits
+    #[value(alias = "fp32")]
     F32,
     /// 16 bits
+    #[value(alias = "fp16")]
     F16,
     /// 8 bits, with one scale per 32 elements
+    #[value(alias = "q8_0")]
     Q8,
     /// 4 bits, with one scale per 32 elements
+    #[value(alias = "q4_0")]
     Q4,
 }
 

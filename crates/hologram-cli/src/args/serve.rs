@@ -83,6 +83,26 @@ impl SpeculationArgs {
     }
 }
 
+/// Names or addresses of interfaces, without ports.
+fn host(text: &str) -> Result<String, String> {
+    let port = text.split(',').find_map(|one| match one.rsplit_once(':')? {
+        (host, port) if !host.contains(':') && port.parse::<u16>().is_ok() => Some(port),
+        _ => None,
+    });
+    match port {
+        Some(port) => Err(format!("--port {port} sets the port, --host the address alone")),
+        None => Ok(text.into()),
+    }
+}
+
+/// A size of memory in bytes; without a unit in MiB.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(mebibytes @ 1..=0x100_0000u64) => Ok(mebibytes << 20),
+        _ => super::memory(text).map_err(|_| "it must be a number above 0 of MiB, or with a unit, such as 2GB".into()),
+    }
+}
+
 fn speculation(text: &str) -> Result<Speculation, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(Speculation::Auto),
@@ -158,7 +178,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub slot_save_path: Option<PathBuf>,
     /// Name or address of the interface to listen on, or several with commas between them; 0.0.0.0 is every one
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", value_parser = host)]
     pub host: String,
     /// Port; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
@@ -212,15 +232,15 @@ pub struct ServeArgs {
     /// Maximum tokens of replies to requests that give none [default: what their form says, else the context]
     #[arg(long, visible_alias = "n-predict", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub max_tokens: Option<u32>,
-    /// Context length of a request in tokens [default: the model's, at most 8192]
-    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    /// Context length of a request in tokens; 0 is the model's own [default: the model's, at most 8192]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1 << 24))]
     pub ctx: Option<u32>,
     /// Element type of the KV cache [default: chosen by model and device]
     #[arg(long, value_name = "F", value_enum)]
     pub kv: Option<Kv>,
-    /// Memory for the KV cache in MiB (1024 is 1 GiB), shared by all requests [default: what all requests need, or what
-    /// is free]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    /// Memory for the KV cache, shared by all requests: in MiB, or with a unit as 2GB [default: what all requests need,
+    /// or what is free]
+    #[arg(long, value_name = "MIB", value_parser = mebibytes, allow_hyphen_values = true)]
     pub kv_memory: Option<u64>,
     /// Texts that are generated at once [default: 256 on a GPU, 16 on the CPU]
     #[arg(long, alias = "parallel", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]

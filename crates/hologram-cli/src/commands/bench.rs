@@ -61,7 +61,7 @@ fn measure_all(args: &BenchArgs) -> anyhow::Result<Vec<String>> {
     if let Some(trace) = &trace {
         trace.turn(false);
     }
-    let options = args.experts.options(args.device.threads);
+    let options = args.experts.options(args.device.threads());
     let (model, name) = match random {
         Some((shape, types)) => {
             status!("creating random weights …\n");

@@ -9,9 +9,10 @@ use hologram_llm::{Embedder, LlmError, LoadOptions, Model, Pooling, Reranker};
 use serde_json::json;
 
 use super::shipped;
+use super::words::model_and_texts;
 use crate::args::{EmbedArgs, LoraArgs, RerankArgs, usage};
 use crate::output;
-use crate::text::read_input;
+use crate::text::{read_input, shown};
 
 /// Maximum bytes of a file of texts.
 const MAX_TEXTS: u64 = 1 << 30;
@@ -24,8 +25,12 @@ const MAX_CONTEXT: usize = 32768;
 /// # Errors
 /// When a text is empty or too long, or the device, the model or a file fails.
 pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
+    let (path, words) = model_and_texts(&args.words, args.model.as_deref(), "embed MODEL TEXT")?;
+    if !words.is_empty() && (args.file.is_some() || !args.tokens.is_empty()) {
+        return usage(format!("the text {} cannot be used with --file or --tokens", shown(&words[0])));
+    }
     let executor = args.device.open()?;
-    let files = shipped::open(Some(&args.model))?;
+    let files = shipped::open(Some(&path))?;
     if let Some(out) = &args.out {
         output::check_not_read(out, Some(&files), args.file.as_deref())?;
     }
@@ -35,7 +40,7 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
         false => vec![args.tokens.clone()],
         true => {
             let tokenizer = model.tokenizer()?;
-            let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
+            let Texts { texts, source } = Texts::read(words, args.file.as_deref())?;
             file = source;
             texts.iter().map(|text| tokenizer.encode(text, true)).collect::<Result<_, _>>()?
         }
@@ -71,13 +76,19 @@ pub fn run(args: &EmbedArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When the model is no reranker, a text is too long, or the device, the model or a file fails.
 pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
+    let (path, words) = model_and_texts(&args.words, args.model.as_deref(), "rerank MODEL QUERY TEXT")?;
+    let Some((query, texts)) = words.split_first() else {
+        return usage("give a query: hologram rerank MODEL QUERY TEXT …");
+    };
+    if !texts.is_empty() && args.file.is_some() {
+        return usage(format!("the text {} cannot be used with --file", shown(&texts[0])));
+    }
     let executor = args.device.open()?;
-    let model =
-        shipped::load(shipped::open(Some(&args.model))?, &LoraArgs::default(), LoadOptions::default(), &executor)?;
-    let Texts { texts, source } = Texts::read(&args.texts, args.file.as_deref())?;
+    let model = shipped::load(shipped::open(Some(&path))?, &LoraArgs::default(), LoadOptions::default(), &executor)?;
+    let Texts { texts, source } = Texts::read(texts, args.file.as_deref())?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let mut reranker = Reranker::new(&model, context(&model, MAX_CONTEXT))?;
-    let mut scores = reranker.scores(&args.query, &texts).map_err(|e| at_fault(e, source.as_deref()))?;
+    let mut scores = reranker.scores(query, &texts).map_err(|e| at_fault(e, source.as_deref()))?;
     if !args.raw {
         scores.iter_mut().for_each(|score| *score = Reranker::probability(*score));
     }
@@ -87,7 +98,7 @@ pub fn rerank(args: &RerankArgs) -> anyhow::Result<()> {
     if args.json {
         let list: Vec<_> =
             order.iter().map(|i| json!({ "index": i, "score": scores[*i], "text": texts[*i] })).collect();
-        return Ok(writeln!(out, "{}", json!({ "query": args.query, "texts": list }))?);
+        return Ok(writeln!(out, "{}", json!({ "query": query, "texts": list }))?);
     }
     for i in order {
         writeln!(out, "{:>8.4}  {}", scores[i], texts[i])?;

@@ -21,7 +21,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     let executor = args.device.open()?;
     let files = shipped::open(Some(model))?;
     output::check_not_read(&args.out, Some(&files), args.lora.paths())?;
-    let model = shipped::load(files, &args.lora, args.experts.options(args.device.threads), &executor)?;
+    let model = shipped::load(files, &args.lora, args.experts.options(args.device.threads()), &executor)?;
     if let Some(note) = beyond_trained(args.tokens.len(), model.config().context) {
         status!("note: {note}\n");
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use hologram_hub::{Found, Hub, Plan, Request, Source, Step, found};
+use hologram_hub::{Found, Hub, HubError, Plan, Request, Source, Step, found};
 use hologram_llm::ModelFiles;
 use serde_json::json;
 
@@ -22,7 +22,18 @@ fn request(name: &str) -> anyhow::Result<Request> {
         hint(name)?;
     }
     let with_prefix = if Request::looks_like(name) { name.to_string() } else { format!("hf:{name}") };
-    with_prefix.parse().or_else(|e: hologram_hub::HubError| usage(e.to_string()))
+    with_prefix.parse().or_else(|e| match e {
+        // As it was typed.
+        HubError::BadName { reason, .. } => usage(HubError::BadName { name: shown(name), reason }.to_string()),
+        e => usage(e.to_string()),
+    })
+}
+
+/// Whether a word is a file on this machine rather than a name on Hugging Face.
+fn is_local(name: &str) -> bool {
+    let named = name.to_ascii_lowercase().ends_with(".gguf") && name.matches('/').count() != 1;
+    let local = Path::new(name).is_file() || ["/", "./", "../", "~/"].iter().any(|start| name.starts_with(start));
+    !Request::looks_like(name) && !name.contains("://") && (local || named && !name.contains(':'))
 }
 
 /// The path of a model by name: from the cache, or downloaded into it.
@@ -94,6 +105,11 @@ fn printable_lines(text: &str) -> String {
 pub fn pull(args: &PullArgs) -> anyhow::Result<()> {
     let hub = Hub::from_env()?;
     for name in &args.models {
+        if is_local(name) {
+            let name = shown(name);
+            let call = format!("`hologram run {name}` runs it from where it is, hf:OWNER/NAME is one to download");
+            return usage(format!("{name} is a file's name: {call}"));
+        }
         let request = request(name)?;
         let path = download(&hub, &request)?;
         if std::io::stderr().is_terminal() {
@@ -110,6 +126,10 @@ pub fn pull(args: &PullArgs) -> anyhow::Result<()> {
 /// When the cache has no such model.
 pub fn remove(args: &RmArgs) -> anyhow::Result<()> {
     let hub = Hub::from_env()?;
+    if let Some(name) = args.models.iter().find(|name| is_local(name)) {
+        let what = "rm removes what pull downloaded (it must be hf:OWNER/NAME); delete the file yourself";
+        return usage(format!("{} is a file's name: {what}", shown(name)));
+    }
     let requests = args.models.iter().map(|name| request(name)).collect::<anyhow::Result<Vec<_>>>()?;
     for request in requests {
         let removed = hub.remove(&request)?;

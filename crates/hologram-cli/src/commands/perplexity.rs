@@ -29,7 +29,8 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<()> {
     let model = args.model.given();
     let (name, text) = read_text(&args.file, MAX_TEXT)?;
     let executor = args.device.open()?;
-    let model = shipped::load(shipped::open(model)?, &args.lora, args.experts.options(args.device.threads), &executor)?;
+    let model =
+        shipped::load(shipped::open(model)?, &args.lora, args.experts.options(args.device.threads()), &executor)?;
     let tokenizer = model.tokenizer()?;
     for note in tokenizer.notes() {
         status!("note: {note}\n");

@@ -48,8 +48,34 @@ impl Source {
             hologram_isa::verify(&program)?;
             Ok::<_, IsaError>(program)
         };
-        load().with_context(|| path.display().to_string())
+        let loaded = load();
+        match self {
+            Source::Text(text) if loaded.is_err() => {
+                if let Some(language) = other_language(text) {
+                    let name = path.display();
+                    return Err(anyhow!(
+                        "{name} is {language}, not Atlas: docs/atlas.md shows Atlas beside CUDA and WGSL"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        loaded.with_context(|| path.display().to_string())
     }
+}
+
+/// The language of a kernel's text that is none of Atlas, by words that Atlas lacks.
+fn other_language(text: &str) -> Option<&'static str> {
+    let languages: [(&str, &[&str]); 7] = [
+        ("CUDA", &["__global__", "__device__", "cuda_runtime.h"]),
+        ("Metal", &["<metal_stdlib>", "kernel void"]),
+        ("WGSL", &["@compute", "@group("]),
+        ("OpenCL", &["__kernel"]),
+        ("GLSL", &["#version", "gl_GlobalInvocationID"]),
+        ("PTX", &[".visible .entry", ".entry "]),
+        ("Triton", &["@triton.jit", "import triton"]),
+    ];
+    languages.into_iter().find(|(_, words)| words.iter().any(|word| text.contains(word))).map(|(name, _)| name)
 }
 
 /// Reads and verifies a program.

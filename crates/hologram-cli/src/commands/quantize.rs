@@ -1,6 +1,7 @@
 //! `hologram quantize`: a model in other types.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,12 +31,13 @@ const ENDING: &[i32] = &[
 /// # Errors
 /// When the model cannot be read, a tensor cannot be quantized or the result cannot be written.
 pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
-    output::check_is_file(&args.out)?;
-    let Some(recipe) = Recipe::from_name(&args.ty) else {
+    let (out, ty) = out_and_type(args)?;
+    output::check_is_file(out)?;
+    let Some(recipe) = Recipe::from_name(ty) else {
         let names = Recipe::ALL.map(|recipe| recipe.name).join(", ");
-        let why = match TensorType::from_name(&args.ty).filter(|ty| ty.is_supported()) {
+        let why = match TensorType::from_name(ty).filter(|ty| ty.is_supported()) {
             Some(ty) => format!("{} is read, but not written", ty.name),
-            None => format!("unknown type {}", shown(&args.ty)),
+            None => format!("unknown type {}", shown(ty)),
         };
         return usage(format!("{why}: choose one of {names}; Q3_K, Q4_K and Q5_K mean their _M mixtures"));
     };
@@ -51,9 +53,9 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         keep.push((pattern.to_string(), format));
     }
     let file = shipped::open(Some(&args.input))?;
-    output::check_not_read(&args.out, None, args.imatrix.as_deref())?;
+    output::check_not_read(out, None, args.imatrix.as_deref())?;
     let mut options = QuantizeOptions { keep, ..QuantizeOptions::new(recipe) };
-    if let Some(threads) = args.threads {
+    if let Some(threads) = args.threads() {
         options.threads = threads as usize;
     }
     if let Some(path) = &args.imatrix {
@@ -65,7 +67,7 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
     for signal in ENDING {
         signal_hook::flag::register(*signal, interrupted.clone()).context("cannot watch for Ctrl-C")?;
     }
-    let done = quantize(&file, &args.out, &options, &mut |done, of| {
+    let done = quantize(&file, out, &options, &mut |done, of| {
         progress.at(done / 1_000_000, of / 1_000_000);
         if interrupted.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
@@ -77,9 +79,9 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
     if let ModelFiles::Folder(folder) = &file
         && !folder.path().join("tokenizer.json").is_file()
     {
-        status!("note: the folder has no tokenizer.json, so {} has no tokenizer\n", args.out.display());
+        status!("note: the folder has no tokenizer.json, so {} has no tokenizer\n", out.display());
     }
-    status!("{}: {}, {} (from {})\n", args.out.display(), recipe.name, size(done.to), size(done.from));
+    status!("{}: {}, {} (from {})\n", out.display(), recipe.name, size(done.to), size(done.from));
     if let (Some(first), Some(matrix)) = (done.unweighted.first(), &args.imatrix) {
         let (n, first) = (done.unweighted.len(), printable(first, NAME));
         let (what, whose) = (counted(n, "quantized tensor"), if n == 1 { "its" } else { "their" });
@@ -89,6 +91,32 @@ pub fn run(args: &QuantizeArgs) -> anyhow::Result<()> {
         status!("note: the result is larger than its source, and no more precise\n");
     }
     Ok(())
+}
+
+/// The file to write and the name of its type.
+fn out_and_type(args: &QuantizeArgs) -> anyhow::Result<(&Path, &str)> {
+    let is_type = |path: &Path| path.to_str().is_some_and(|word| Recipe::from_name(word).is_some()) && !path.exists();
+    let model = shown(&args.input.to_string_lossy());
+    if is_type(&args.input) {
+        return usage("the type stands last: hologram quantize IN.gguf OUT.gguf TYPE");
+    }
+    match (args.out.as_deref(), args.word.as_deref().or(args.ty.as_deref())) {
+        (Some(out), None) if is_type(out) => {
+            usage(format!("the file to write is missing: hologram quantize {model} OUT.gguf {}", out.display()))
+        }
+        (Some(out), Some(ty)) if is_type(out) && args.word.is_some() => {
+            usage(format!("the type stands last: hologram quantize {model} {} {}", shown(ty), out.display()))
+        }
+        (Some(out), Some(ty)) => Ok((out, ty)),
+        (None, ty) => {
+            let ty = ty.unwrap_or("Q4_K_M");
+            usage(format!("the file to write is missing: hologram quantize {model} OUT.gguf {}", shown(ty)))
+        }
+        (Some(out), None) => {
+            let out = shown(&out.to_string_lossy());
+            usage(format!("the type is missing: for example hologram quantize {model} {out} Q4_K_M"))
+        }
+    }
 }
 
 /// A type that tensors can be written in, by its name in any case.

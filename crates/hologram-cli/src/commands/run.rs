@@ -17,7 +17,9 @@ use super::shipped;
 use super::text::{self, Counts, Text};
 use super::thinking::{self, Reply};
 use super::words::model_and_text;
-use crate::args::{DeviceArgs, ExpertsArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage};
+use crate::args::{
+    ConstraintArgs, DeviceArgs, ExpertsArgs, LoraArgs, ProfileArgs, RunArgs, SpeculationArgs, Think, usage,
+};
 use crate::capture::{self, Capture};
 use crate::output;
 use crate::status::{INTERRUPTED, Interrupted, status};
@@ -51,11 +53,12 @@ const SHOWN: usize = 500;
 /// When the device or the model fails.
 pub fn sample() -> anyhow::Result<()> {
     let options = GenerateOptions { sampling: SAMPLE, max_tokens: SAMPLE_TOKENS, ..GenerateOptions::default() };
-    let device = DeviceArgs { device: "auto".into(), threads: None, gpu_memory: None };
+    let device = DeviceArgs::new("auto");
     let settings = Settings {
         read: Vec::new(),
         options: &options,
         constraint: None,
+        constrained: &ConstraintArgs::default(),
         speculation: &SpeculationArgs { speculate: None, draft: None },
         repeatable: true,
         lora: &LoraArgs::default(),
@@ -111,6 +114,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         read: read.into_iter().flatten().chain(args.lora.paths()).collect(),
         options: &options,
         constraint: args.constraint.constraint()?,
+        constrained: &args.constraint,
         speculation: &args.speculation,
         repeatable: args.sampling.is_repeatable(),
         lora: &args.lora,
@@ -137,6 +141,8 @@ struct Settings<'a> {
     read: Vec<&'a Path>,
     options: &'a GenerateOptions,
     constraint: Option<Constraint>,
+    /// Where that comes from.
+    constrained: &'a ConstraintArgs,
     speculation: &'a SpeculationArgs,
     /// Whether the user wants the same text each time.
     repeatable: bool,
@@ -224,7 +230,7 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     let executor = trace::open(device, trace)?;
     let capture = Capture::of(profile.capture.as_deref(), &executor)?;
     let model =
-        step(trace, "load the model", || shipped::load(files, lora, experts.options(device.threads), &executor))?;
+        step(trace, "load the model", || shipped::load(files, lora, experts.options(device.threads()), &executor))?;
     if model.config().bidirectional {
         return Err(LlmError::Encoder { path: model.config().name.clone().into() }.into());
     }
@@ -258,7 +264,8 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     }
     let name = model.config().name.clone();
     let mut generator = Generator::new(model, settings, &executor)?;
-    let mut generation = generator.start(tokens, settings, &interrupted)?;
+    let mut generation =
+        generator.start(tokens, settings, &interrupted).map_err(|e| settings.constrained.at_fault(e))?;
     if !json {
         status!("{} on {} ({})\n", printable(&name, NAME), executor.info().backend, executor.info().name);
     }
@@ -298,14 +305,17 @@ fn stream(path: Option<&Path>, prompt: &str, settings: &Settings<'_>) -> anyhow:
     }
     printed?;
     let counts = generation.counts;
+    if let Some(note) = reply.note(generation.finish, counts.generated) {
+        status!("note: {note}\n");
+    }
     if json {
         let finish = generation.finish.map(finish_name);
         let finish = finish.or(interrupted.load(Ordering::Relaxed).then_some("interrupted"));
         let mut object = json!({
             "model": name,
             "device": executor.info().backend.to_string(),
-            "text": if think == Think::Show || template.is_none() { &reply.text } else { &reply.answer },
-            "thinking": Some(&reply.thought).filter(|text| !text.is_empty() && think != Think::Show),
+            "text": if template.is_none() { &reply.text } else { &reply.answer },
+            "thinking": Some(&reply.thought).filter(|text| !text.is_empty() && template.is_some()),
             "finish": finish,
             "seed": options.sampling.seed,
             "prompt_tokens": counts.prompt,

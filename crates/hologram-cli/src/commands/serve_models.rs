@@ -133,18 +133,19 @@ pub fn sources(args: &ServeArgs, entries: Vec<Entry>, executor: &Executor) -> an
 
 fn load(settings: &Settings, entry: &Entry) -> anyhow::Result<Served> {
     let Settings { executor, args, template, max_loaded } = settings;
-    let (files, options) = (shipped::open(entry.path.as_deref())?, args.experts.options(args.device.threads));
+    let (files, options) = (shipped::open(entry.path.as_deref())?, args.experts.options(args.device.threads()));
     let model = Arc::new(shipped::load_quietly(files, &args.lora, options, executor)?);
-    let beyond = args.ctx.and_then(|n| beyond_trained(n as usize, model.config().context));
+    let context = args.ctx.map(|n| if n == 0 { model.config().context } else { n as usize });
+    let beyond = context.and_then(|n| beyond_trained(n, model.config().context));
     for note in model.not_run().into_iter().chain(model.experts_elsewhere()).chain(beyond) {
         let note = format!("{}: {note}", entry.names[0]);
         if args.log.is_some() { log::info(&note) } else { status!("note: {note}\n") }
     }
     let mut options = EngineOptions::for_model(&model);
     options.max_sequences = args.max_sequences.map_or(options.max_sequences, |n| n as usize);
-    options.context = args.ctx.map_or(options.context, |n| n as usize);
+    options.context = context.unwrap_or(options.context);
     options.kv = args.kv.map(|kv| kv.format());
-    options.kv_memory = args.kv_memory.map(|mib| mib << 20).or(options.kv_memory);
+    options.kv_memory = args.kv_memory.or(options.kv_memory);
     options.engines = *max_loaded;
     options.max_waiting = args.max_waiting.map_or(options.max_waiting, |n| n as usize);
     options.step_tokens = args.step_tokens.map_or(options.step_tokens, |n| n as usize);

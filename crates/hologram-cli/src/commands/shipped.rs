@@ -86,9 +86,22 @@ pub fn draft(args: &SpeculationArgs, executor: &Executor) -> anyhow::Result<Opti
 /// When a file cannot be read, or a download fails.
 pub fn open(model: Option<&Path>) -> anyhow::Result<ModelFiles> {
     Ok(match model {
-        Some(model) => ModelFiles::open(path(model)?)?,
+        Some(model) => {
+            let name = model.to_str().unwrap_or_default();
+            ModelFiles::open(path(model)?).map_err(|e| if Request::looks_like(name) { e } else { as_prompt(e) })?
+        }
         None => GgufFile::from_bytes(NAME, FileBytes::Static(&MODEL.0))?.into(),
     })
+}
+
+/// What to do with a text of one's own that was given as a model.
+fn as_prompt(error: LlmError) -> LlmError {
+    match error {
+        LlmError::Malformed { path, reason } if reason.ends_with("it is a text, not a model") => {
+            LlmError::Malformed { path, reason: reason + "; `hologram run -f FILE` takes it as the prompt" }
+        }
+        error => error,
+    }
 }
 
 /// Where a model lies: a path as it is; a name on Hugging Face is looked for in the cache, and downloaded into it.

@@ -2,10 +2,11 @@
 
 use std::io::IsTerminal;
 
-use hologram_llm::{ChatTemplate, Part, Thoughts};
+use hologram_llm::{ChatTemplate, Finish, Part, Thoughts};
 
 use crate::args::Think;
 use crate::status::status;
+use crate::text::counted;
 
 /// Applies `--think` to a template. Returns a note if the template cannot turn thinking off.
 pub fn apply(think: Think, template: &mut ChatTemplate) -> Option<&'static str> {
@@ -18,6 +19,8 @@ pub fn apply(think: Think, template: &mut ChatTemplate) -> Option<&'static str> 
 pub struct Reply {
     think: Think,
     thoughts: Thoughts,
+    /// The tag that the template wrote, which is still to be printed.
+    opened: Option<&'static str>,
     /// All of it.
     pub text: String,
     /// Without thoughts.
@@ -32,7 +35,9 @@ impl Reply {
     /// A reply to a prompt that a template wrote.
     pub fn new(think: Think, prompt: &str) -> Reply {
         let thoughts = Thoughts::after(prompt);
-        Reply { think, thoughts, text: String::new(), answer: String::new(), thought: String::new(), announced: false }
+        let opened = thoughts.opened().filter(|_| think == Think::Show);
+        let (text, answer, thought) = Default::default();
+        Reply { think, thoughts, opened, text, answer, thought, announced: false }
     }
 
     /// What is printed of a piece.
@@ -66,12 +71,26 @@ impl Reply {
         }
         self.answer += &answer;
         if self.think == Think::Show {
-            return piece.into();
+            return match self.opened.take() {
+                Some(tag) => format!("{tag}\n{piece}"),
+                None => piece.into(),
+            };
         }
         if !answer.is_empty() {
             self.clear();
         }
         answer
+    }
+
+    /// Why nothing was printed, if a limit ended the text within thoughts that are hidden.
+    pub fn note(&self, finish: Option<Finish>, generated: usize) -> Option<String> {
+        let cut = matches!(finish, Some(Finish::MaxTokens | Finish::ContextFull));
+        let hidden = self.think != Think::Show && !self.thought.trim().is_empty() && self.answer.trim().is_empty();
+        (cut && hidden).then(|| {
+            let (what, are) = (counted(generated, "token"), if generated == 1 { "is a" } else { "are" });
+            let thoughts = if generated == 1 { "thought" } else { "thoughts" };
+            format!("the {what} {are} {thoughts}, which --think hides: a greater -n leaves room for an answer")
+        })
     }
 
     fn clear(&mut self) {
@@ -96,5 +115,27 @@ mod tests {
         };
         assert_eq!(printed(Think::Show).0, "<think>Hm.</think>\n\nYes<");
         assert_eq!(printed(Think::Hide), ("Yes<".into(), "Yes<".into(), "Hm.".into()));
+        // A template that opens the thoughts itself.
+        for (think, want) in [(Think::Show, "<think>\nHm.</think>\n\nYes"), (Think::Hide, "Yes")] {
+            let mut reply = Reply::new(think, "assistant\n<think>\n");
+            let printed = reply.push("Hm.</think>\n\n") + &reply.push("Yes") + &reply.finish();
+            assert_eq!(printed, want);
+            assert_eq!((reply.answer.as_str(), reply.thought.as_str()), ("Yes", "Hm."));
+        }
+    }
+
+    #[test]
+    fn hidden_thoughts_that_are_all_are_said() {
+        let note = |think, text: &str, finish| {
+            let mut reply = Reply::new(think, "<think>\n");
+            reply.push(text);
+            reply.finish();
+            reply.note(Some(finish), 5)
+        };
+        let said = note(Think::Hide, "Hm, so", Finish::MaxTokens).unwrap();
+        assert!(said.contains("the 5 tokens are thoughts, which --think hides"), "{said}");
+        assert!(note(Think::Show, "Hm, so", Finish::MaxTokens).is_none());
+        assert!(note(Think::Hide, "Hm</think>Yes", Finish::MaxTokens).is_none());
+        assert!(note(Think::Hide, "Hm, so", Finish::EndOfText).is_none());
     }
 }

@@ -20,8 +20,14 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
         (Some(_), [word]) if is_second(word) => {
             usage(format!("-m already names a model: {} is another; one model at a time", shown(word)))
         }
+        (Some(_), [first, ..]) if words.len() > 1 && (is_second(first) || Request::looks_like(first)) => {
+            usage(format!("the model is given twice, as {} and by -m: leave one of them out", shown(first)))
+        }
         (Some(given), [text]) => Ok((Some(given), Some(text.clone()))),
         (None, [word]) if names_model(word) => Ok((Some(word.into()), None)),
+        (None, [text]) if begins_with_model(text) => {
+            usage(format!("{} names a model and a prompt: end the quotes after the model", shown(text)))
+        }
         (None, [text]) => Ok((None, Some(text.clone()))),
         (None, [first, text]) if names_model(first) => Ok((Some(first.into()), Some(text.clone()))),
         (None, [first, _]) if first.is_empty() => usage("the model's name before the prompt is empty"),
@@ -29,15 +35,45 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
         (None, [first, text]) if text.contains(char::is_whitespace) && !first.trim().contains(char::is_whitespace) => {
             Ok((Some(first.into()), Some(text.clone())))
         }
-        (_, [.., last]) => {
-            usage(format!("unexpected argument {}; put the prompt in quotes, with the model before it", shown(last)))
+        (None, [first, rest @ ..]) if names_model(first) => {
+            usage(format!("the prompt is in {} words: put the prompt in quotes, after the model", rest.len()))
         }
+        (given, [words @ ..]) => {
+            let place = if given.is_some() { "" } else { ", with the model before it" };
+            usage(format!("the prompt is in {} words: put the prompt in quotes{place}", words.len()))
+        }
+    }
+}
+
+/// The model and the texts among arguments, and an option for the model. `call` is a right call, for messages.
+///
+/// # Errors
+/// A usage error when there is no model, or two.
+pub fn model_and_texts<'a>(
+    words: &'a [String],
+    model: Option<&Path>,
+    call: &str,
+) -> anyhow::Result<(PathBuf, &'a [String])> {
+    match (model, words) {
+        (Some(_), [first, ..]) if is_second(first) && !Path::new(first).is_dir() => {
+            usage(format!("the model is given twice, as {} and by -m: leave one of them out", shown(first)))
+        }
+        (Some(model), texts) => Ok((model.into(), texts)),
+        (None, [first, texts @ ..]) if names_model(first) => Ok((first.into(), texts)),
+        (None, [first, ..]) => usage(format!("{} names no model: hologram {call}", shown(first))),
+        (None, []) => usage(format!("give a model: hologram {call}")),
     }
 }
 
 /// Whether a word is a model, or what other tools take for one.
 fn names_model(word: &str) -> bool {
     is_model(word) || is_repository(word) || is_name_elsewhere(word)
+}
+
+/// Whether quotes are around a model's file and a prompt.
+fn begins_with_model(text: &str) -> bool {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    first.to_ascii_lowercase().ends_with(".gguf") && Path::new(first).is_file()
 }
 
 /// The families whose names alone are models in other tools.
@@ -79,8 +115,10 @@ pub fn is_name_elsewhere(word: &str) -> bool {
 /// Whether a word names a model rather than being a prompt: something that exists, or the name of a model file.
 fn is_model(word: &str) -> bool {
     let path = Path::new(word);
+    // Perhaps with a tag, as Ollama writes them.
+    let untagged = Path::new(word.split([':', '@']).next().unwrap_or_default());
     let ending =
-        path.extension().is_some_and(|e| ["gguf", "safetensors"].iter().any(|known| e.eq_ignore_ascii_case(known)));
+        untagged.extension().is_some_and(|e| ["gguf", "safetensors"].iter().any(|known| e.eq_ignore_ascii_case(known)));
     let written_as_path =
         ["/", "./", "../", "~/"].iter().any(|start| word.len() > start.len() && word.starts_with(start));
     let named = ending || written_as_path || Request::looks_like(word) || word.contains("://");

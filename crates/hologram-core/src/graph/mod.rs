@@ -32,7 +32,7 @@ use hologram_backends::DType;
 use crate::error::{CoreError, Result};
 use crate::layout::Layout;
 use crate::ops::{Op, SharedOp};
-use crate::tensor::{Dim, Tensor, TensorType};
+use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
 /// A value of a graph: the number of its node, and of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -223,6 +223,18 @@ impl Graph {
         let result = apply(self);
         self.calling = outer;
         result
+    }
+
+    /// The dimension of `x` that an operation works along.
+    pub(crate) fn axis(&self, op: &'static str, x: NodeId, dim: impl Axis) -> Result<usize> {
+        let op = self.calling.unwrap_or(op);
+        let ty = &self.operand(op, x)?.ty;
+        let rank = ty.shape.len();
+        dim.axis(rank).ok_or_else(|| CoreError::Operands {
+            op,
+            reason: format!("there is no dimension {dim} of {rank}"),
+            operands: self.describe(ty),
+        })
     }
 
     /// As [`Graph::apply`].

@@ -10,7 +10,7 @@ use super::{Graph, Node, NodeId, Source};
 use crate::error::{CoreError, Result};
 use crate::layout::Layout;
 use crate::ops::Copy;
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// Alignment in bytes of the memory that operations other than elementwise ones read.
 pub(crate) const VIEW_ALIGN: usize = 64;
@@ -98,7 +98,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the range is not in the dimension, the format is not plain, or the value is an updated state.
-    pub fn slice(&mut self, x: NodeId, dim: usize, start: usize, end: usize) -> Result<NodeId> {
+    pub fn slice(&mut self, x: NodeId, dim: impl Axis, start: usize, end: usize) -> Result<NodeId> {
+        let dim = self.axis("slice", x, dim)?;
         self.view("slice", x, ViewKind::Slice(dim, start), |ty, sizes, layout| {
             if matches!(ty.shape.get(dim), Some(Dim::Extent(_))) {
                 return Err("a run-time extent cannot be sliced".into());

@@ -12,7 +12,7 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
-use crate::tensor::TensorType;
+use crate::tensor::{Axis, TensorType};
 
 /// The operation; `x` is of any plain numbers, the result is `u32`.
 #[derive(Debug)]
@@ -34,7 +34,8 @@ impl Graph {
     ///
     /// # Errors
     /// When `x` has no such dimension, the dimension is fixed at 0, or `x` is not of plain numbers.
-    pub fn arg_max(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn arg_max(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("arg_max", x, dim)?;
         self.apply(ArgReduce { least: false, dim }, &[x])
     }
 
@@ -42,7 +43,8 @@ impl Graph {
     ///
     /// # Errors
     /// As [`Graph::arg_max`].
-    pub fn arg_min(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn arg_min(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("arg_min", x, dim)?;
         self.apply(ArgReduce { least: true, dim }, &[x])
     }
 }

@@ -28,7 +28,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit together, or the dimension is a run-time extent.
-    pub fn cat(&mut self, parts: &[NodeId], dim: usize) -> Result<NodeId> {
+    pub fn cat(&mut self, parts: &[NodeId], dim: impl Axis) -> Result<NodeId> {
+        let dim = parts.first().map_or(Ok(0), |x| self.axis("cat", *x, dim))?;
         self.apply(Concat { dim }, parts)
     }
 }

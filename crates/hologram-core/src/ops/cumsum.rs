@@ -12,7 +12,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// Consecutive elements per thread; [`CHUNK`] elements per workgroup.
 const EACH: u32 = 8;
@@ -37,7 +37,8 @@ impl Graph {
     ///
     /// # Errors
     /// When `x` has no such dimension, or is of another type.
-    pub fn cumsum(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn cumsum(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("cumsum", x, dim)?;
         self.called("cumsum", |g| g.cumulative(x, dim))
     }
 

@@ -13,7 +13,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// The operation; `x` is of any plain numbers.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ impl Graph {
     /// # Errors
     /// When `x` has no such dimension or has a type without this reduction; for the greatest or least element also when
     /// the dimension is fixed at 0.
-    pub fn reduce(&mut self, x: NodeId, reduction: Reduction, dim: usize) -> Result<NodeId> {
+    pub fn reduce(&mut self, x: NodeId, reduction: Reduction, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis(Reduce { reduction, dim: 0 }.name(), x, dim)?;
         self.apply(Reduce { reduction, dim }, &[x])
     }
 

@@ -14,7 +14,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// The operation; its inputs are `x`, the `u32` indices, their order from `arg_sort`, and the updates.
 #[derive(Debug)]
@@ -33,7 +33,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit.
-    pub fn scatter(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn scatter(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("scatter", x, dim)?;
         self.scattered(x, indices, updates, Scatter { dim, add: false })
     }
 
@@ -42,7 +43,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit.
-    pub fn scatter_add(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn scatter_add(&mut self, x: NodeId, indices: NodeId, updates: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("scatter_add", x, dim)?;
         self.scattered(x, indices, updates, Scatter { dim, add: true })
     }
 

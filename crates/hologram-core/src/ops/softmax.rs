@@ -14,7 +14,7 @@ use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
-use crate::tensor::TensorType;
+use crate::tensor::{Axis, TensorType};
 
 /// The operation; `x` is of floats.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Graph {
     /// # Errors
     /// When the operand does not fit.
     pub fn softmax_rows(&mut self, x: NodeId) -> Result<NodeId> {
-        self.softmax(x, self.shape_of(x).len().saturating_sub(1))
+        self.softmax(x, -1)
     }
 
     /// The softmax of `x` along dimension `dim`. Narrow floats are computed in `f32`. An element of −∞ has
@@ -37,7 +37,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operand does not fit.
-    pub fn softmax(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn softmax(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("softmax", x, dim)?;
         self.apply(Softmax { dim, log: false }, &[x])
     }
 
@@ -46,7 +47,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operand does not fit.
-    pub fn log_softmax(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn log_softmax(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("log_softmax", x, dim)?;
         self.apply(Softmax { dim, log: true }, &[x])
     }
 }

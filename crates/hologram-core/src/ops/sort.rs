@@ -12,7 +12,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// Elements per block, two per thread.
 const BLOCK: usize = hologram_backends::SORT_BLOCK;
@@ -37,7 +37,8 @@ impl Graph {
     ///
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
-    pub fn sort(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
+    pub fn sort(&mut self, x: NodeId, dim: impl Axis, descending: bool) -> Result<NodeId> {
+        let dim = self.axis("sort", x, dim)?;
         self.called("sort", |g| {
             let order = g.arg_sort(x, dim, descending)?;
             g.take_along(x, order, dim)
@@ -50,7 +51,8 @@ impl Graph {
     ///
     /// # Errors
     /// When `x` has no such dimension, or is not of plain numbers.
-    pub fn arg_sort(&mut self, x: NodeId, dim: usize, descending: bool) -> Result<NodeId> {
+    pub fn arg_sort(&mut self, x: NodeId, dim: impl Axis, descending: bool) -> Result<NodeId> {
+        let dim = self.axis("arg_sort", x, dim)?;
         self.called("arg_sort", |g| g.order_of(x, dim, descending))
     }
 

@@ -12,7 +12,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::tensor::{Dim, TensorType};
+use crate::tensor::{Axis, Dim, TensorType};
 
 /// The operation; `x` is of any plain type, `indices` are `u32`.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ impl Graph {
     ///
     /// # Errors
     /// When the operands do not fit.
-    pub fn take_along(&mut self, x: NodeId, indices: NodeId, dim: usize) -> Result<NodeId> {
+    pub fn take_along(&mut self, x: NodeId, indices: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("take_along", x, dim)?;
         self.called("take_along", |g| g.apply(Take { dim }, &[x, indices]))
     }
 }

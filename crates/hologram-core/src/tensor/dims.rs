@@ -1,9 +1,10 @@
 //! Names of dimensions in methods of tensors.
 
+use std::fmt::Display;
 use std::ops::RangeFull;
 
 /// One dimension: 0 is the slowest, −1 the last.
-pub trait Axis: Copy {
+pub trait Axis: Copy + Display {
     /// The index of the dimension in a tensor of this rank, if it exists.
     fn axis(self, rank: usize) -> Option<usize>;
 }
@@ -47,13 +48,8 @@ pub trait Dims {
     fn dims(&self, rank: usize) -> Result<Vec<usize>, String>;
 }
 
-fn all<A: Axis + TryInto<i64>>(rank: usize, axes: impl IntoIterator<Item = A>) -> Result<Vec<usize>, String> {
-    let one = |axis: A| {
-        axis.axis(rank).ok_or_else(|| {
-            let shown = axis.try_into().map_or("that".to_string(), |n| n.to_string());
-            format!("there is no dimension {shown}: it has {rank}")
-        })
-    };
+fn all<A: Axis>(rank: usize, axes: impl IntoIterator<Item = A>) -> Result<Vec<usize>, String> {
+    let one = |axis: A| axis.axis(rank).ok_or_else(|| format!("there is no dimension {axis}: it has {rank}"));
     let mut dims = axes.into_iter().map(one).collect::<Result<Vec<_>, _>>()?;
     dims.sort_unstable();
     match dims.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -18,7 +18,14 @@ pub use row::{Bits, BlockFormat, Codes, PlaneLayout, Row, Scales, Values};
 ///
 /// A block-quantised format packs the elements of a *row* (the last dimension) into blocks, so a row's length must be a
 /// multiple of [`DType::block_len`]. Layouts are those of GGUF, byte for byte, so that a mapped file is used in place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// ```
+/// use hologram_device::DType;
+///
+/// assert_eq!(format!("{:?}", [DType::F32, DType::Q4_K]), "[F32, Q4_K]");
+/// assert_eq!(format!("{:?} {0}", DType::Q8Planes), "Planes(Q8_0) Q8_0 (planes)");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DType {
     /// Elements of a plain type, one after the other.
     Plain(Type),
@@ -47,6 +54,20 @@ pub enum DType {
 impl std::fmt::Display for DType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(&self.name())
+    }
+}
+
+/// As users write it in Rust, without `DType::`: `F32`, `Q4_K`.
+impl std::fmt::Debug for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DType::Plain(ty) => f.pad(&ty.name().to_ascii_uppercase()),
+            DType::Block(block) => f.pad(block.name()),
+            DType::Grid(grid) => f.pad(grid.name()),
+            DType::Planes(block) => write!(f, "Planes({})", block.name()),
+            DType::I8Groups { group } => write!(f, "I8Groups {{ group: {group} }}"),
+            DType::F8Groups { group } => write!(f, "F8Groups {{ group: {group} }}"),
+        }
     }
 }
 

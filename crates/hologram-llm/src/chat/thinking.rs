@@ -66,6 +66,11 @@ impl Thoughts {
         Thoughts { tags, inside: prompt.trim_end().ends_with(tags.open().trim_end()), ..Thoughts::default() }
     }
 
+    /// The tag that the prompt ends with, which the reply therefore lacks. For a reply that has not begun.
+    pub fn opened(&self) -> Option<&'static str> {
+        self.inside.then(|| self.tags.open())
+    }
+
     /// The tags.
     pub fn tags(&self) -> Tags {
         self.tags

@@ -22,6 +22,7 @@
 
 mod draft;
 mod events;
+mod gbnf;
 mod grammar;
 mod limits;
 mod logprobs;

@@ -6,6 +6,7 @@ use crate::error::LlmError;
 use crate::model::Model;
 use crate::sampling::SamplerConfig;
 
+use super::gbnf;
 use super::options::EngineOptions;
 
 /// A text to generate.
@@ -58,6 +59,9 @@ pub struct Request {
     pub line_timeout: Option<Duration>,
     /// Whether control tokens appear in the text as the vocabulary spells them.
     pub show_control: bool,
+    /// Whether tokens may be guessed, where the engine guesses; see [`Speculation`](crate::Speculation). How many are
+    /// guessed depends on the time that steps take, and may change how sums are rounded.
+    pub speculate: bool,
 }
 
 /// The maximum of [`Request::logprobs`] and [`Request::prompt_logprobs`].
@@ -75,6 +79,24 @@ pub enum Constraint {
     Regex(String),
     /// A text of a grammar in Lark's format.
     Lark(String),
+}
+
+impl Constraint {
+    /// A grammar in GBNF, which is llama.cpp's format, or in Lark's, whose rules have no `::=`.
+    ///
+    /// # Errors
+    /// What is wrong with a grammar in GBNF. One in Lark's format is checked when it is used.
+    pub fn grammar(text: &str) -> Result<Constraint, String> {
+        if gbnf::looks_like(text) { Constraint::gbnf(text) } else { Ok(Constraint::Lark(text.into())) }
+    }
+
+    /// A grammar in GBNF. One that begins with `%llguidance` is in Lark's format already.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn gbnf(text: &str) -> Result<Constraint, String> {
+        gbnf::to_lark(text).map(Constraint::Lark)
+    }
 }
 
 /// Why a request was not accepted.
@@ -146,6 +168,7 @@ impl Request {
             timeout: None,
             line_timeout: None,
             show_control: false,
+            speculate: true,
         }
     }
 

@@ -465,7 +465,8 @@ impl Worker {
         for item in &self.step {
             let s = &mut self.running[item.at];
             s.lookup.observe(&s.tokens, s.request.prompt.len());
-            let most = fixed.unwrap_or(MAX_GUESSES).min(s.left().saturating_sub(1));
+            let most = if s.request.speculate { fixed.unwrap_or(MAX_GUESSES) } else { 0 };
+            let most = most.min(s.left().saturating_sub(1));
             let mut guesses = s.lookup.guess(&s.tokens, most);
             if guesses.tokens.is_empty() && self.draft.is_some() {
                 guesses.chances = if fixed.is_some() { vec![1.0; most] } else { s.draft.chances(most) };
@@ -476,7 +477,7 @@ impl Worker {
             all.iter().map(|(g, _)| g).filter(|g| g.tokens.is_empty() == drafted).map(|g| &g.chances[..]).collect()
         };
         let depth = match fixed {
-            Some(n) => n,
+            Some(n) => all.iter().map(|(_, most)| *most).max().unwrap_or(0).min(n),
             None => self.pace.depth(&chances(false), &chances(true), self.step.len()),
         };
         if !self.flights.is_empty() {

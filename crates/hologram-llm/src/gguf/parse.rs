@@ -155,7 +155,7 @@ fn version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
             b"vers" => "; it may be a Git LFS pointer: run `git lfs pull`",
             b"<!DO" | b"<!do" | b"<htm" => "; it is a web page, not a model",
             text if text.iter().all(|c| matches!(c, b' '..=b'~' | b'\n' | b'\t' | b'\r')) => {
-                "; if it is a text, `hologram run -f FILE` takes it as the prompt"
+                "; it is a text, not a model"
             }
             _ => "",
         };

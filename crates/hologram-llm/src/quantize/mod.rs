@@ -8,7 +8,10 @@ mod recipe;
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use hologram_backends::DType;
 
@@ -22,6 +25,8 @@ pub(crate) use recipe::{Facts, fitting};
 
 /// Elements that are quantized at a time: 64 MiB as `f32`.
 const PIECE: usize = 16 << 20;
+/// How often progress is reported while a piece is quantized, and how soon the work may end.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How [`quantize`] chooses types.
 #[derive(Debug)]
@@ -259,9 +264,12 @@ impl<'a> Output<'a> {
 
     /// Writes a tensor as it is.
     fn copy(&mut self, data: &[u8]) -> Result<()> {
-        self.writer.write(data)?;
-        self.result.from += data.len() as u64;
-        self.at(self.result.from)
+        for piece in data.chunks(PIECE) {
+            self.writer.write(piece)?;
+            self.result.from += piece.len() as u64;
+            self.at(self.result.from)?;
+        }
+        Ok(())
     }
 
     /// Writes a tensor in its new type. `source`: for messages; `size`: its bytes in the source.
@@ -289,29 +297,48 @@ impl<'a> Output<'a> {
             let count = per_piece.min(rows - first);
             let mut out = vec![0; count * bytes];
             let each = count.div_ceil(options.threads.max(1)).max(1);
+            let (converted, stopped) = (&AtomicUsize::new(0), &AtomicBool::new(false));
+            let at = |rows_done: usize| self.result.from + (size as f64 * (rows_done as f64 / rows as f64)) as u64;
             let results: Vec<Result<()>> = thread::scope(|scope| {
                 let parts = out.chunks_mut((each * bytes).max(1)).enumerate();
+                let (working, ended) = mpsc::channel::<()>();
                 let handles: Vec<_> = parts
                     .map(|(part, out)| {
-                        let convert = &convert;
+                        let (convert, working) = (&convert, working.clone());
                         scope.spawn(move || {
+                            // Dropped at the end.
+                            let _working = working;
                             let mut values = Vec::new();
                             for (i, out) in out.chunks_mut(bytes.max(1)).enumerate() {
+                                if stopped.load(Ordering::Relaxed) {
+                                    break;
+                                }
                                 convert(first + part * each + i, &mut values, out)?;
+                                converted.fetch_add(1, Ordering::Relaxed);
                             }
                             Ok(())
                         })
                     })
                     .collect();
+                drop(working);
+                while ended.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    let done = at(first + converted.load(Ordering::Relaxed));
+                    if (self.progress)(done, self.total).is_break() {
+                        stopped.store(true, Ordering::Relaxed);
+                    }
+                }
                 handles
                     .into_iter()
                     .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                     .collect()
             });
             results.into_iter().collect::<Result<()>>()?;
+            if stopped.load(Ordering::Relaxed) {
+                return Err(LlmError::Stopped { path: self.path.into() });
+            }
+            let done = at(first + count);
             self.writer.write(&out)?;
-            let share = (first + count) as f64 / rows as f64;
-            self.at(self.result.from + (size as f64 * share) as u64)?;
+            self.at(done)?;
         }
         self.result.from += size;
         self.at(self.result.from)

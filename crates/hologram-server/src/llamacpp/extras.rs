@@ -5,7 +5,6 @@ use std::time::Duration;
 use hologram_llm::engine::Constraint;
 use serde_json::{Value, json};
 
-use super::gbnf;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::params::{MAX_TOKENS, Params};
@@ -72,8 +71,7 @@ fn constraint(fields: &mut Fields, params: &mut Params) -> Result<()> {
         (Some(_), Some(_)) => return Err(ApiError::invalid("grammar", "give a grammar or a json_schema, not both")),
         (Some(schema), None) => ("json_schema", Constraint::JsonSchema(schema)),
         (None, Some(grammar)) => {
-            let lark = gbnf::to_lark(&grammar).map_err(|reason| ApiError::invalid("grammar", reason))?;
-            ("grammar", Constraint::Lark(lark))
+            ("grammar", Constraint::gbnf(&grammar).map_err(|reason| ApiError::invalid("grammar", reason))?)
         }
     };
     if params.constraint.is_some() {

@@ -4,7 +4,6 @@ pub mod completion;
 pub mod count;
 pub mod embedding;
 pub mod extras;
-pub mod gbnf;
 pub mod infill;
 pub mod metrics;
 pub mod predict;

@@ -87,7 +87,7 @@ pub fn run(args: &BenchOpsArgs) -> Result<()> {
 fn open(args: &BenchOpsArgs) -> Result<Vec<Executor>> {
     if args.device.device.eq_ignore_ascii_case("all") {
         let kinds = hologram_backends::available_backends();
-        let threads = args.device.threads.map(|n| n as usize);
+        let threads = args.device.threads().map(|n| n as usize);
         let measured = kinds.into_iter().filter(|kind| *kind != BackendType::Reference);
         return measured.map(|kind| Ok(Executor::open(kind.name(), threads)?)).collect();
     }

@@ -3,6 +3,7 @@
 
 mod input;
 mod session;
+mod settings;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use super::words::model_and_text;
 use crate::args::{ChatArgs, Think, usage};
 use crate::output;
 use crate::status::{Interrupted, status};
-use crate::text::{MESSAGE, NAME, counted, printable, shown};
+use crate::text::{MESSAGE, NAME, counted, nearest, printable, shown};
 use input::{Input, Typed};
 
 /// Maximum bytes of a conversation's file.
@@ -38,9 +39,10 @@ const HELP: &str = "\
 /system        show the system prompt
 /system TEXT   set the system prompt, from the next reply on
 /set           show the settings
+/set NAME      show one of them
 /set NAME X    change one, from the next reply on: temperature, top-k, top-p, typical-p, min-p, repeat-penalty,
-               presence-penalty, frequency-penalty, seed, max-tokens, think (show, hide or off: the thoughts of a
-               reasoning model)
+               presence-penalty, frequency-penalty, seed (a number or random), max-tokens (a number or unlimited),
+               think (show, hide or off: the thoughts of a reasoning model)
 /save FILE     write the conversation as JSON, its text alone (--session FILE keeps what is computed, too)
 /load FILE     continue a conversation from such a file
 /stats         show the last reply's token counts and speed
@@ -91,12 +93,12 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
     written(&template, &first(args.system.as_deref()), &tokenizer)?;
 
     let executor = args.device.open()?;
-    let model = shipped::load(files, &args.lora, args.experts.options(args.device.threads), &executor)?;
+    let model = shipped::load(files, &args.lora, args.experts.options(args.device.threads()), &executor)?;
     model.tokenizer()?;
     let (trained, name) = (model.config().context, printable(&model.config().name, NAME));
     let engine = text::engine(model, &options, &args.speculation, args.sampling.is_repeatable(), &executor)?;
     if let Some(constraint) = &constraint {
-        engine.check_constraint(constraint)?;
+        engine.check_constraint(constraint).map_err(|e| args.constraint.at_fault(e.into()))?;
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut input = match &question {
@@ -122,6 +124,8 @@ pub fn run(args: &ChatArgs) -> anyhow::Result<()> {
         last: None,
         interrupted,
         think: args.think,
+        seeded: args.sampling.seed.is_some(),
+        guesses: args.speculation.is_given(),
         read: read.into_iter().flatten().chain(args.lora.paths()).map(PathBuf::from).collect(),
         silent: args.json,
     };
@@ -200,19 +204,6 @@ fn conversation(bytes: &[u8], file: &Path) -> anyhow::Result<(Option<String>, Ve
     Ok((system, turns))
 }
 
-/// The values of a setting.
-fn range(name: &str) -> &'static str {
-    match name {
-        "temperature" | "temp" => "a number, 0 or more",
-        "top-p" | "typical-p" => "a number above 0 and at most 1",
-        "min-p" => "a number from 0 to 1",
-        "repeat-penalty" => "a number above 0",
-        "presence-penalty" | "frequency-penalty" => "a number",
-        "max-tokens" => "a whole number, 0 or more, or unlimited",
-        _ => "a whole number, 0 or more",
-    }
-}
-
 /// The error of a file that the user named: unlike one of standard output, it does not end the chat.
 fn of_a_file(e: anyhow::Error) -> anyhow::Error {
     anyhow::anyhow!("{e:#}")
@@ -222,6 +213,10 @@ fn of_a_file(e: anyhow::Error) -> anyhow::Error {
 fn is_last(e: &anyhow::Error) -> bool {
     e.is::<std::io::Error>()
 }
+
+/// The names of commands.
+const NAMES: [&str; 11] =
+    ["help", "clear", "system", "set", "save", "load", "stats", "regenerate", "quit", "exit", "bye"];
 
 /// A command in a line.
 enum Command<'a> {
@@ -255,6 +250,9 @@ impl<'a> Command<'a> {
         if letters == "?" && rest.trim().is_empty() {
             return Some(Command::Help);
         }
+        // Commands in any case; other lines are as they are.
+        let lower = letters.to_ascii_lowercase();
+        let letters = if NAMES.contains(&lower.as_str()) { lower.as_str() } else { letters };
         if letters.is_empty() || !letters.chars().all(|c| c.is_ascii_alphabetic()) {
             return None;
         }
@@ -305,6 +303,10 @@ struct Chat {
     last: Option<Reply>,
     interrupted: Arc<AtomicBool>,
     think: Think,
+    /// Whether the user set a seed.
+    seeded: bool,
+    /// Whether the user wants tokens to be guessed.
+    guesses: bool,
     /// The files and folders that are read apart from the model's: adapters, a schema, a saved session.
     read: Vec<PathBuf>,
     /// Whether replies are not printed.
@@ -350,13 +352,12 @@ impl Chat {
     fn answered(&self, json: bool) -> anyhow::Result<()> {
         if json {
             let counts = self.counts.unwrap_or_default();
-            let shown = self.think == Think::Show;
             let interrupted = self.interrupted.load(Ordering::Relaxed);
             let mut object = json!({
                 "model": self.engine.model().config().name,
                 "device": self.engine.model().executor().info().backend.to_string(),
-                "text": self.last.as_ref().map(|reply| if shown { &reply.text } else { &reply.answer }),
-                "thinking": self.last.as_ref().map(|r| &r.thought).filter(|text| !shown && !text.is_empty()),
+                "text": self.last.as_ref().map(|reply| &reply.answer),
+                "thinking": self.last.as_ref().map(|reply| &reply.thought).filter(|text| !text.is_empty()),
                 "seed": self.options.sampling.seed,
                 "finish": self.finish.map(finish_name).or(interrupted.then_some("interrupted")),
                 "prompt_tokens": counts.prompt,
@@ -367,7 +368,9 @@ impl Chat {
             without_nulls(&mut object, &["thinking"]);
             writeln!(std::io::stdout().lock(), "{object}")?;
         } else if let Some(counts) = &self.counts {
-            status!("\n{}\n", figures(counts));
+            let sampling = &self.options.sampling;
+            let seed = if sampling.temperature > 0.0 { format!("; seed {}", sampling.seed) } else { String::new() };
+            status!("\n{}{seed}\n", figures(counts));
         }
         if self.interrupted.load(Ordering::Relaxed) { Err(Interrupted.into()) } else { Ok(()) }
     }
@@ -406,7 +409,10 @@ impl Chat {
             Command::Load(path) => self.load(Path::new(path)).map_err(of_a_file)?,
             Command::Stats => self.show_stats(),
             Command::Regenerate => return self.regenerate(),
-            Command::Unknown(word) => bail!("unknown command {word}; /help lists the commands"),
+            Command::Unknown(word) => match nearest(&word[1..], NAMES) {
+                Some(name) => bail!("unknown command {word}: did you mean /{name}? /help lists the commands"),
+                None => bail!("unknown command {word}; /help lists the commands"),
+            },
             Command::NoSlash(word) => {
                 status!("(/{word} or Ctrl-D to quit; \"\"\"{word}\"\"\" sends the word to the model)\n");
             }
@@ -417,52 +423,31 @@ impl Chat {
         Ok(())
     }
 
+    /// Whether the user wants the same text each time, and no guesses, which may change it.
+    fn is_repeatable(&self) -> bool {
+        !self.guesses && (self.seeded || self.options.sampling.temperature == 0.0)
+    }
+
     /// Shows the settings, or changes one.
     fn set(&mut self, text: &str) -> anyhow::Result<()> {
-        let sampling = &self.options.sampling;
-        let (name, value) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let (name, value) = text.split_once(['=', ' ', '\t']).unwrap_or((text, ""));
+        let value = value.trim_start_matches(['=', ' ', '\t']).trim();
         if name.is_empty() {
-            let most = Some(self.options.max_tokens).filter(|n| *n < usize::MAX);
-            status!(
-                "temperature {}, top-k {}, top-p {}, typical-p {}, min-p {}, repeat-penalty {}, presence-penalty {}, \
-                 frequency-penalty {}, seed {}, max-tokens {}, think {}\n",
-                sampling.temperature,
-                sampling.top_k,
-                sampling.top_p,
-                sampling.typical_p,
-                sampling.min_p,
-                sampling.repeat_penalty,
-                sampling.presence_penalty,
-                sampling.frequency_penalty,
-                sampling.seed,
-                most.map_or("unlimited".into(), |n| n.to_string()),
-                self.think.to_possible_value().map_or(String::new(), |value| value.get_name().to_string())
-            );
+            status!("{}\n", settings::all(&self.options, self.think));
             return Ok(());
         }
-        let mut options = self.options.clone();
-        let (value, sampling) = (value.trim(), &mut options.sampling);
-        let set = match name {
-            "temperature" | "temp" => value.parse().map(|n| sampling.temperature = n).is_ok(),
-            "top-k" => value.parse().map(|n| sampling.top_k = n).is_ok(),
-            "top-p" => value.parse().map(|n| sampling.top_p = n).is_ok(),
-            "typical-p" => value.parse().map(|n| sampling.typical_p = n).is_ok(),
-            "repeat-penalty" => value.parse().map(|n| sampling.repeat_penalty = n).is_ok(),
-            "presence-penalty" => value.parse().map(|n| sampling.presence_penalty = n).is_ok(),
-            "frequency-penalty" => value.parse().map(|n| sampling.frequency_penalty = n).is_ok(),
-            "min-p" => value.parse().map(|n| sampling.min_p = n).is_ok(),
-            "seed" => value.parse().map(|n| sampling.seed = n).is_ok(),
-            "max-tokens" if matches!(value, "unlimited" | "none" | "-1") => {
-                options.max_tokens = usize::MAX;
-                true
-            }
-            "max-tokens" => value.parse().map(|n| options.max_tokens = n).is_ok(),
-            "think" => return self.set_think(value),
-            _ => bail!("there is no setting {}; /set lists them", shown(name)),
-        };
-        ensure!(set, "{name} is {}, but must be {}", shown(value), range(name));
-        options.sampling.validate()?;
-        self.options = options;
+        let name = settings::name(name)?;
+        if value.is_empty() {
+            status!("{name} {}\n", settings::value(name, &self.options, self.think));
+            return Ok(());
+        }
+        if name == "think" {
+            return self.set_think(value);
+        }
+        self.options = settings::changed(&self.options, name, value)?;
+        if name == "seed" {
+            self.seeded = !settings::is_random(value);
+        }
         Ok(())
     }
 
@@ -559,6 +544,7 @@ impl Chat {
         (request.max_tokens, request.sampling) = (Some(self.options.max_tokens), self.options.sampling);
         request.sampling.seed = request.sampling.seed.wrapping_add(self.regenerations);
         request.constraint.clone_from(&self.constraint);
+        request.speculate = !self.is_repeatable();
         self.interrupted.store(false, Ordering::Relaxed);
         let mut generation = Text::of_engine(&self.engine, request, &self.interrupted)?;
         let mut reply = Reply::new(self.think, &prompt);
@@ -576,6 +562,9 @@ impl Chat {
         }
         if self.interrupted.load(Ordering::Relaxed) {
             status!("(stopped)\n");
+        }
+        if let Some(note) = reply.note(generation.finish, generation.counts.generated) {
+            status!("note: {note}\n");
         }
         match generation.finish {
             Some(Finish::ContextFull) => {

@@ -1,4 +1,4 @@
-//! `hologram load`: puts a load on any server of OpenAI's interface, and tells how it bears it.
+//! `hologram load`: puts a load on any server of OpenAI's interface, and reports how it performs.
 
 mod http;
 mod plan;

@@ -17,11 +17,17 @@ const MAX_REPEAT: u32 = 2000;
 
 type Result<T> = std::result::Result<T, String>;
 
+/// Whether a grammar is in GBNF: a line of it defines a rule.
+pub(super) fn looks_like(grammar: &str) -> bool {
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    grammar.lines().filter_map(|line| line.split_once("::=")).any(|(name, _)| is_name(name.trim()))
+}
+
 /// A grammar in Lark's format. One that begins with `%llguidance` is that already.
 ///
 /// # Errors
-/// What is wrong, for the client.
-pub fn to_lark(grammar: &str) -> Result<String> {
+/// What is wrong.
+pub(super) fn to_lark(grammar: &str) -> Result<String> {
     if grammar.trim_start().starts_with("%llguidance") {
         return Ok(grammar.into());
     }
@@ -316,7 +322,7 @@ fn escaped(c: char) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::to_lark;
+    use super::{looks_like, to_lark};
 
     #[test]
     fn grammars_become_larks() {
@@ -335,6 +341,16 @@ mod tests {
             assert_eq!(to_lark(grammar).unwrap().replace("]/+", "]+/"), want, "{grammar}");
         }
         assert_eq!(to_lark("%llguidance {}\nstart: \"a\"").unwrap(), "%llguidance {}\nstart: \"a\"");
+    }
+
+    #[test]
+    fn grammars_are_told_apart() {
+        for gbnf in ["root ::= \"a\"", "# why\n  my-rule::= x", "root\n  ::= \"a\""] {
+            assert!(looks_like(gbnf), "{gbnf}");
+        }
+        for lark in ["start: \"a\"", "start: \"x ::= y\"", "", "%llguidance {}\nstart: \"a\""] {
+            assert!(!looks_like(lark), "{lark}");
+        }
     }
 
     #[test]
