@@ -395,7 +395,8 @@ fn a_gpu_finds_what_the_host_does_and_faster() {
     };
     let executor = Executor::open("cuda", Some(1)).unwrap();
     let model = Arc::new(Model::random(&shape, DType::F16, &executor).unwrap());
-    let kinds: [(&str, fn(&mut Request)); 4] = [
+    type Kind = (&'static str, fn(&mut Request));
+    let kinds: [Kind; 4] = [
         ("plain", |_| ()),
         ("logprobs 20", |r| r.logprobs = Some(20)),
         ("typical of top-k 40", |r| r.sampling.typical_p = 0.9),
