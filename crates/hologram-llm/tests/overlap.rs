@@ -420,12 +420,12 @@ fn a_gpu_finds_what_the_host_does_and_faster() {
     };
     for (name, change) in kinds {
         // Alone the logits have the same bits.
-        let (want, got) = (run(false, 1, change, 24).0, run(true, 1, change, 24).0);
+        let (want, got) = (run(false, 1, change, 12).0, run(true, 1, change, 12).0);
         let same = got.iter().zip(&want).filter(|(got, want)| got.is_like(want)).count();
         // Of 128,256 tokens that are about as probable, sums of other roundings choose others.
         assert!(same + 1 >= want.len() || name == "typical of all", "{name}: {same} of {}", want.len());
         for sequences in [1, 32] {
-            let (host, device) = (run(false, sequences, change, 40).1, run(true, sequences, change, 40).1);
+            let (host, device) = (run(false, sequences, change, 12).1, run(true, sequences, change, 12).1);
             println!("{name:>20}, {sequences:>2} rows: {host:>7.2} ms a step by the host, {device:>6.2} by the device");
             assert!(device < host, "{name}, {sequences} rows: {device} ms, {host} by the host");
         }
