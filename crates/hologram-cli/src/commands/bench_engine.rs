@@ -58,14 +58,14 @@ pub fn run(args: &BenchArgs, users: u32, model: Model, name: &str) -> anyhow::Re
         bail!("the free memory holds a cache of {} tokens only", engine.options().context);
     }
     let logprobs = args.logprobs.map(|n| n as usize);
-    let round = |decode, round| round(&engine, users, Work { prompt, decode, logprobs }, round);
+    let all = |decode, number| round(&engine, users, Work { prompt, decode, logprobs }, number);
     // The first round compiles and warms up and is not counted.
-    round(decode.min(4), 0)?;
+    all(decode.min(4), 0)?;
     let before = engine.stats();
     let (mut seconds, mut answers) = (0.0, Vec::new());
     for i in 1..=rounds {
         let started = Instant::now();
-        answers.extend(round(decode, i)?);
+        answers.extend(all(decode, i)?);
         seconds += started.elapsed().as_secs_f64();
     }
     let stats = engine.stats();
