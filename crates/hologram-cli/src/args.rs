@@ -637,7 +637,8 @@ pub fn check_command(words: &[String]) -> anyhow::Result<()> {
     for word in words {
         let Some(next) = command.find_subcommand(word) else {
             let error = format!("unrecognized subcommand '{word}'");
-            let hint = crate::hints::hint(&error, &call).map_or(String::new(), |hint| format!("; {hint}"));
+            let instead = crate::hints::of_command(word).filter(|_| call == "hologram");
+            let hint = instead.map_or(String::new(), |instead| format!("; {instead}"));
             return usage(format!("{error}{hint}; see {call} --help"));
         };
         (command, call) = (next, format!("{call} {word}"));

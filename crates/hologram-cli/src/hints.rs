@@ -59,6 +59,7 @@ const CONTEXT: &str = "-c N sets the length of the context";
 const ONE_GPU: &str = "a model is on one GPU, which --device cuda:N chooses";
 const PIECES: &str = "a prompt is computed in pieces of a size that fits the device";
 const FIGURES: &str = "figures of each text are always shown, and --json prints them";
+const SAMPLERS: &str = "tokens are sampled by temperature, top-k, top-p, typical-p, min-p and penalties";
 const TEXT: &str = "the text stands after the model, or comes from standard input";
 const WORKGROUP: &str = "the program says how large a workgroup is, and --grid how many there are";
 const ROPE: &str = "the model's files say how positions are encoded";
@@ -81,7 +82,7 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["--model-id", "--hf-repo", "--repo", "--model-path", "--hf-file"], "-m takes a file, a folder or hf:OWNER/NAME"),
     (&["--trust-remote-code"], "no code of a model's repository is ever run"),
     (
-        &["--dtype", "--quantization", "--quantized"],
+        &["--dtype", "--quantization", "--quantized", "--bf16", "--fp16"],
         "a model runs in the types of its file; `hologram quantize` writes others",
     ),
     (
@@ -119,6 +120,20 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["--repeat-last-n", "--penalty-last-n"], "penalties count the last 64 tokens"),
     (&["--repetition-penalty"], "--repeat-penalty R is its name here"),
     (&["--system-prompt-file"], "`hologram chat --system TEXT` sets the system prompt"),
+    (&["--mirostat", "--dry-multiplier", "--xtc-probability", "--top-n-sigma", "--dynatemp-range"], SAMPLERS),
+    (&["--image", "--mmproj", "--audio"], "models that see or hear are not supported: docs/scope.md"),
+    (&["--chat-template", "--chat-template-file"], "`hologram serve --chat-template FILE` takes another template"),
+    (&["--ignore-eos"], "a text ends where the model ends it; requests to `hologram serve` may ask for more"),
+    (&["--logit-bias"], "requests to `hologram serve` take logit_bias"),
+    (&["--keep", "--no-context-shift", "--context-shift"], "`hologram chat` drops the oldest turns of a full context"),
+    (&["--tokenizer", "--tokenizer-path"], "the tokenizer is that of the model's files"),
+    (&["--revision", "--branch"], "models come from the main branch of a repository"),
+    (&["--tracing", "--trace"], "--profile OUT.json writes a timeline"),
+    (&["--device-map"], "--device sets the device"),
+    (&["--no-kv-offload"], "the KV cache is on the model's device"),
+    (&["--rpc"], "a model runs on one machine"),
+    (&["--override-kv"], "the metadata of a model's file are used as they are"),
+    (&["--color", "--colors", "--simple-io"], "nothing is coloured"),
     (&["--escape", "-e"], "write special characters as they are; -f FILE takes a prompt of several lines"),
     (&["--keepalive", "--keep-alive"], "`hologram serve --unload-after S` unloads a model that is idle"),
 ];
@@ -177,6 +192,22 @@ pub fn is_near(word: &str, command: &str) -> bool {
     strsim::osa_distance(word, command) <= (word.chars().count() / 4).clamp(1, 2)
 }
 
+/// What to do instead of a command that is none here, if that is known.
+pub fn of_command(word: &str) -> Option<String> {
+    let letters = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    if let Some(meant) = crate::args::commands().into_iter().find(|name| letters(name) == letters(word)) {
+        return Some(format!("use `hologram {meant}`"));
+    }
+    if let Some((command, _)) = ALSO_KNOWN.iter().find(|(_, words)| words.contains(&word)) {
+        return Some(format!("use `{command}`"));
+    }
+    NO_COMMAND.iter().find(|(words, _)| words.contains(&word)).map(|(_, instead)| instead.to_string())
+}
+
 /// The hint for a message of the parser about a call of `command`, if there is a better one than its own.
 pub fn hint(message: &str, command: &str) -> Option<String> {
     let quoted = |start: &str| message.strip_prefix(start)?.split('\'').next();
@@ -185,20 +216,8 @@ pub fn hint(message: &str, command: &str) -> Option<String> {
         if ending.eq_ignore_ascii_case("gguf") || word.starts_with("hf:") {
             return Some(format!("use `hologram run {word}` or `hologram chat {word}`"));
         }
-        let letters = |word: &str| {
-            let mut letters: Vec<char> = word.chars().collect();
-            letters.sort_unstable();
-            letters
-        };
-        if let Some(meant) = crate::args::commands().into_iter().find(|name| letters(name) == letters(word)) {
-            return Some(format!("use `hologram {meant}`"));
-        }
-        let known = ALSO_KNOWN.iter().find(|(_, words)| words.contains(&word));
-        if let Some((command, _)) = known {
-            return Some(format!("use `{command}`"));
-        }
-        if let Some((_, instead)) = NO_COMMAND.iter().find(|(words, _)| words.contains(&word)) {
-            return Some(instead.to_string());
+        if let Some(instead) = of_command(word) {
+            return Some(instead);
         }
         let near = crate::args::commands().iter().any(|name| is_near(word, name));
         return (!near).then(|| format!("`hologram run {word:?}` continues a text"));

@@ -142,7 +142,7 @@ fn faulty_options_are_usage_errors() {
         &["--port", "x"][..],
         &["--unix-socket", "s", "--port", "1"],
         &["--api-key", ""],
-        &["--ctx", "0"],
+        &["--ctx", "-1"],
         &["--cors-origin", "foo"],
         &["--cors-origin", "https://a.example/path"],
     ];

@@ -38,7 +38,7 @@ pub fn model_and_text(words: &[String], model: Option<&Path>) -> anyhow::Result<
         (None, [first, rest @ ..]) if names_model(first) => {
             usage(format!("the prompt is in {} words: put the prompt in quotes, after the model", rest.len()))
         }
-        (given, [words @ ..]) => {
+        (given, words) => {
             let place = if given.is_some() { "" } else { ", with the model before it" };
             usage(format!("the prompt is in {} words: put the prompt in quotes{place}", words.len()))
         }
