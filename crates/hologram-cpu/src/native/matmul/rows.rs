@@ -13,6 +13,8 @@ use hologram_device::DType;
 #[cfg(target_arch = "x86_64")]
 mod half_bytes;
 #[cfg(target_arch = "x86_64")]
+mod split;
+#[cfg(target_arch = "x86_64")]
 mod ternary;
 
 use super::blocks::{Block32, SuperBlock, for_format};
@@ -56,6 +58,9 @@ pub fn find(format: DType, k: usize, group: usize, features: Features) -> Option
         let vnni = features.avx512 && features.vnni;
         if vnni && format == DType::TQ2_0 {
             return group.is_multiple_of(256).then_some(ternary::TQ2_0);
+        }
+        if let Some(kernels) = split::find(format).filter(|_| vnni && k.is_multiple_of(64)) {
+            return Some(kernels);
         }
         if vnni && k.is_multiple_of(64) {
             let found = for_format!(format, super vnni_super, block vnni_block, half_bytes of_half_bytes)?;
