@@ -190,7 +190,7 @@ fn wrong_arguments_are_reported_with_the_expected_ones() {
         (exec(&["--out", "n=n.npy"]), &["n is not a buffer that the program writes; choose from out"]),
         (exec(&["--out", "a.npy", "--out", "out=b.npy"]), &["--out out=b.npy: out already has a file"]),
         (exec(&["--out", "a.json", "--profile", "a.json"]), &["--out a.json: another option already writes a.json"]),
-        (exec(&["--threads", "-1"]), &["invalid value '-1' for '--threads <N>'"]),
+        (exec(&["--threads", "-2"]), &["invalid value '-2' for '--threads <N>'"]),
     ];
     for (args, expected) in cases {
         rejected(&args, 2, expected);
