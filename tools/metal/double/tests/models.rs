@@ -10,6 +10,8 @@ use metal_double::counts;
 
 /// The greatest relative error of logits: native kernels sum in an order of their own.
 const BOUND: f64 = 1e-3;
+/// The same where activations that meet f16 weights are rounded to bf16, to 8 bits: in steps of more than 8 tokens.
+const ROUNDED_BOUND: f64 = 2e-2;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
@@ -48,9 +50,10 @@ fn logits_of_fixtures(executor: &Executor) {
             let want: Vec<f32> =
                 npy(format!("{name}.logits-{sequence}.npy")).into_iter().map(f32::from_le_bytes).collect();
             for batch in [64, 8, 1] {
+                let bound = if name == "llama3-tiny" && batch > 8 { ROUNDED_BOUND } else { BOUND };
                 let mut session = model.session(options(batch)).unwrap();
                 let error = relative_error(session.feed(0, &tokens, Logits::All).unwrap(), &want);
-                assert!(error < BOUND, "{name} {sequence}, batch {batch}: {error:.2e}");
+                assert!(error < bound, "{name} {sequence}, batch {batch}: {error:.2e}");
             }
         }
     }
