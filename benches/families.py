@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Families, formats, many sequences and encoders on a CPU beside llama.cpp and ONNX Runtime, in turns; prints rows for RESULTS.md.
+"""Families, formats, many sequences and encoders on a CPU beside llama.cpp and ONNX Runtime, in turns; prints rows for
+RESULTS.md.
 
     python3 -m venv venv && venv/bin/pip install numpy gguf onnx onnxruntime
     venv/bin/python benches/families.py --hologram target/release/hologram --llama llama-bench --batched llama-batched-bench \\
         --files FOLDER --state rounds.jsonl [--minutes 12] [--threads 2] [--only TEXT]
 
-Random files in the shapes, which both programs read, are written to FOLDER (14 GB) if they are missing; `--minutes 0` writes them and
-prints what is known. Each round measures all cases once, both sides of a case one after the other; rounds go on until the time is up. Every
-case is appended to the state file, and a later call goes on from there. A figure is the median over the rounds, the ratio that of the
-rounds' ratios, with the least, the greatest and their number in brackets.
+Random files in the shapes, which both programs read, are written to FOLDER (14 GB) if they are missing; `--minutes 0`
+writes them and prints what is known. Each round measures all cases once, both sides of a case one after the other;
+rounds go on until the time is up. Every case is appended to the state file, and a later call goes on from there. A
+figure is the median over the rounds, the ratio that of the rounds' ratios, with the least, the greatest and their
+number in brackets.
 
 On a busy machine only one thread compares well: the peers' threads wait for each other in loops.
 """

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Texts per second of an encoder of random weights in ONNX Runtime, one JSON object, as `hologram bench` gives them for a GGUF file.
+"""Texts per second of an encoder of random weights in ONNX Runtime, one JSON object, as `hologram bench` gives them for
+a GGUF file.
 
     onnx_encoder.py SHAPE FOLDER [--int8] [-p 128] [-b 8] [-r 3] [--threads 2]
 
-The graph is what ONNX Runtime's optimiser makes of a usual export: fused attention with q, k and v in one matrix, norms with their residual,
-GELU with its bias. With --int8 it is quantised as by `quantize_dynamic`. Written to FOLDER once. Needs onnx, onnxruntime, gguf.
+The graph is what ONNX Runtime's optimiser makes of a usual export: fused attention with q, k and v in one matrix, norms
+with their residual, GELU with its bias. With --int8 it is quantised as by `quantize_dynamic`. Written to FOLDER once.
+Needs onnx, onnxruntime, gguf.
 """
 import argparse
 import json

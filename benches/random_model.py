@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of random weights in the shape of a published model, which this project's command and llama.cpp both read: to
-measure with, and to put a server under load with. Its texts mean nothing. Needs the packages numpy and gguf.
+"""Writes a GGUF file of random weights in the shape of a published model, which this project's command and llama.cpp
+both read: to measure with, and to put a server under load with. Its texts mean nothing. Needs the packages numpy and
+gguf.
 
     random_model.py SHAPE TYPE OUT.gguf [--layers N] [--tokenizer OTHER.gguf]
 
-TYPE is a format of tensors, which all matrices then have, or Q4_K_M, llama.cpp's mixture. MXFP4 is for experts alone, as in files: the
-other matrices of a mixture are Q8_0. Routers are F32. Without --tokenizer the file has none (llama.cpp's no_vocab).
+TYPE is a format of tensors, which all matrices then have, or Q4_K_M, llama.cpp's mixture. MXFP4 is for experts alone,
+as in files: the other matrices of a mixture are Q8_0. Routers are F32. Without --tokenizer the file has none
+(llama.cpp's no_vocab).
 
-Values have mean 0 and the deviation of a trained matrix, so that tokens differ and routers spread them over the experts.
+Values have mean 0 and the deviation of a trained matrix, so that tokens differ and routers spread them over the
+experts.
 """
 import argparse
 import math

@@ -47,7 +47,8 @@ fn entries(declaration: &Declaration) -> String {
 /// The most threads of a workgroup come with a kernel's name; a number that a function computes is not known.
 #[test]
 fn threads_are_read() {
-    let body = "enum : uint { WARPS = 4, MORE };\nconstexpr uint ROWS = 16 * WARPS;\ntemplate <int W> constexpr uint of() { return 64; }\n\
+    let body = "enum : uint { WARPS = 4, MORE };\nconstexpr uint ROWS = 16 * WARPS;\n\
+                template <int W> constexpr uint of() { return 64; }\n\
                 #define K(name, THREADS) KERNEL(name, THREADS, IN(0, float, x)) {}\n\
                 K(a, WARPS * 32)\nK(b, 2 * (ROWS + 8))\nK(c, of<1>())\n";
     let found = cuda(body).unwrap();

@@ -87,7 +87,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Whether two answers have the same text, and the same log-probabilities but for roundings.
+    /// Whether two answers have the same text, and log-probabilities that differ by rounding alone.
     fn is_like(&self, other: &Answer) -> bool {
         let close = |a: &TokenLogprobs, b: &TokenLogprobs| {
             let all = |of: &TokenLogprobs| [std::slice::from_ref(&of.token), &of.top[..]].concat();

@@ -67,8 +67,8 @@ fn products_on_apple_gpus() {
     }
 }
 
-/// Weights in `f16` meet `f32` in steps of few tokens and `bf16` in longer ones, on GPUs of both vendors. `f16` would be
-/// as fast, but activations may exceed its range.
+/// Weights in `f16` meet `f32` in steps of few tokens and `bf16` in longer ones, on GPUs of both vendors. `f16` would
+/// be as fast, but activations may exceed its range.
 #[test]
 fn f16_meets_bf16_in_prompts() {
     for (target, few) in [(Target::apple(10), FEW_TOKENS), (H200, FEW_TOKENS_AS_F32), (A100, FEW_TOKENS_AS_F32)] {

@@ -36,8 +36,8 @@ pub(super) fn row(config: Option<&SamplerConfig>, vocab: usize) -> (f32, u32) {
 }
 
 /// The logits `x` (`f32 [rows, vocab]`), of which those that typical sampling leaves out are −∞. Inputs: `typical`
-/// (`f32 [rows, 1]`, the probability to keep; 1 leaves a row as it is) and `typical_k` (`u32 [rows, 1]`, the best tokens
-/// that compete, at least 1, as top-k keeps them).
+/// (`f32 [rows, 1]`, the probability to keep; 1 leaves a row as it is) and `typical_k` (`u32 [rows, 1]`, how many of
+/// the best tokens compete, at least 1, as top-k keeps them).
 ///
 /// Of the `candidates` best, the nearest to the entropy are kept until their probabilities reach the one to keep. Where
 /// two are equally near the better one comes first.
