@@ -97,7 +97,7 @@ fn copy_view(spec: &KernelSpec, offset: u32, strides: &[u32]) -> Option<NativeKe
 /// The kernel for a view whose neighbours lie in an outer dimension. `dims`: sizes, `None` for one that may vary, and
 /// distances.
 fn turn_view(spec: &KernelSpec, offset: u32, dims: &[(Option<usize>, usize)], size: usize) -> Option<NativeKernel> {
-    let max = |i: usize| dims[i].0.unwrap_or_else(|| spec.output.shape.first().map_or(1, Extent::max));
+    let max = |i: usize| dims[i].0.unwrap_or_else(|| spec.output.shape.first().map_or(1, |e| e.max()));
     let (last, outer) = dims.split_last()?;
     let rows = outer.iter().position(|(_, stride)| *stride == 1)?;
     let (columns, apart) = (last.0?, last.1);
