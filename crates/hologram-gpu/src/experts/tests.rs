@@ -104,7 +104,7 @@ fn gates_are_part_of_the_products() {
 fn floats_of_8_bits_have_tiles() {
     let f8 = DType::Planes(BlockType::F8_E4M3);
     let fixed = Extent::Fixed;
-    let layer = |tokens: usize, experts: usize, slots: usize, d: usize, m: usize, target: Target| {
+    let found = |tokens: usize, experts: usize, slots: usize, d: usize, m: usize, target: Target| {
         let n = Extent::step(0, tokens);
         let matrix = tensor(f8, &[fixed(experts * m), fixed(d)]);
         let down = tensor(f8, &[fixed(experts * d), fixed(m)]);
@@ -137,8 +137,11 @@ fn floats_of_8_bits_have_tiles() {
         ];
         [(gated, 2), (summed, 1)].map(|(nodes, last)| {
             let group = GroupSpec::new(all.clone(), nodes, vec![last]).expect("a group");
-            find_group(&group, target).expect("a kernel")
+            find_group(&group, target)
         })
+    };
+    let layer = |tokens, experts, slots, d, m, target| {
+        found(tokens, experts, slots, d, m, target).map(|kernel| kernel.expect("a kernel"))
     };
     // Qwen3 30B A3B: 768 tiles of a gate with four warps each, two warps for each slot of a sum.
     let [gate, sum] = layer(1, 128, 8, 2048, 768, H200);
@@ -154,16 +157,13 @@ fn floats_of_8_bits_have_tiles() {
     assert_eq!([a.x, a.w0, a.s0, a.w1, a.s1, a.ids], [0, 1, 2, 3, 4, 5].map(Memory::Binding));
     assert_eq!([b.x, b.w, b.s, b.ids, b.weights], [6, 7, 8, 5, 9].map(Memory::Binding));
     assert_eq!((gate.shared, sum.shared), (2048 * 4 + 32 + 8 * 16, 8 * (768 * 4 + 32 + 3 * 16)));
-    // With more tokens a warp has a tile to itself; rows too long for shared memory, and Apple GPUs, have other kernels.
+    // With more tokens a warp has a tile to itself; rows too long for shared memory have another kernel, Apple GPUs
+    // programs.
     let [gate, _] = layer(8, 128, 8, 2048, 768, H200);
     assert_eq!(entries(&gate), [("experts_float8", [12, 64, 1])]);
     let [gate, sum] = layer(1, 128, 16, 2048, 8192, H200);
     assert_eq!((entries(&gate)[0].0, entries(&sum)[0].0), ("experts_float8", "sums_f8_e4m3_f32"));
-    for (kernel, name) in
-        layer(1, 128, 8, 2048, 768, Target::APPLE).iter().zip(["experts_f8_e4m3_f32", "sums_f8_e4m3_f32"])
-    {
-        assert_eq!(entries(kernel)[0].0, name);
-    }
+    assert!(found(1, 128, 8, 2048, 768, Target::APPLE).iter().all(Option::is_none));
 }
 
 /// The conversion is part of the sum of products with codes, whose kernel has no other form.
