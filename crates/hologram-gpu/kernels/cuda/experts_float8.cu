@@ -12,30 +12,30 @@ enum After : uint { STORE, SWIGLU, RELU2, CLAMPED_SWIGLU };
 #define THREADS 256
 #define SUM_THREADS 512
 HOST(THREADS, SUM_THREADS)
-// Blocks of a warp under way: of products, whose workgroups share a multiprocessor, and of sums.
-constexpr uint OF_PRODUCTS = 2, OF_SUMS = 3;
+// Blocks of a warp under way.
+#define RING 4
 
 // A lane's two rows of a tile: where they are, and the blocks on their way.
-template <uint RING> struct Tile {
+struct Tile {
   const uchar *w[2], *s[2];
   TileBlock ring[RING];
 };
 // Rows beyond the last of m stand for it.
-template <uint RING> FN void find_rows(Tile<RING> &t, const uchar *w0, const uchar *s0, const uchar *w1, const uchar *s1, bool gated, uint expert, uint row, uint m, uint k, uint lane)
+FN void find_rows(Tile &t, const uchar *w0, const uchar *s0, const uchar *w1, const uchar *s1, bool gated, uint expert, uint row, uint m, uint k, uint lane)
 {
   UNROLL for (uint h = 0; h < 2; ++h) {
     const ulong at = ulong(expert) * m + min(row + lane / 4 + (gated ? 0 : h * 8), m - 1);
     const bool second = gated && h == 1;
     t.w[h] = (second ? w1 : w0) + at * k + lane % 4 * 16;
-    t.s[h] = (second ? s1 : s0) + at * (k / TILE_BLOCK) * 4;
+    t.s[h] = (second ? s1 : s0) + at * (k / SCALE_LEN) * 4;
   }
 }
-template <uint RING> FN void begin(Tile<RING> &t, uint first, uint step, uint blocks, ulong policy)
+FN void begin(Tile &t, uint first, uint step, uint blocks, ulong policy)
 {
   UNROLL for (uint p = 0; p < RING; ++p) if (first + p * step < blocks) load_rows(t.ring[p], t.w, t.s, first + p * step, policy);
 }
 // Adds the products of every step-th block.
-template <uint RING> FN void finish(float *sum, Tile<RING> &t, uint first, uint step, uint blocks, const uchar *xs, const uint2 *meta, uint k, uint lane, ulong policy)
+FN void finish(float *sum, Tile &t, uint first, uint step, uint blocks, const uchar *xs, const uint2 *meta, uint k, uint lane, ulong policy)
 {
   ROLLED for (uint block = first; block < blocks; block += RING * step) {
     UNROLL for (uint p = 0; p < RING; ++p) {
@@ -46,7 +46,7 @@ template <uint RING> FN void finish(float *sum, Tile<RING> &t, uint first, uint 
   }
 }
 // Bytes of a row of activations with what belongs to its elements.
-FN constexpr uint row_bytes(uint k) { return tile_bytes(k) + (k / TILE_BLOCK + 1) / 2 * 16; }
+FN constexpr uint row_bytes(uint k) { return tile_bytes(k) + (k / SCALE_LEN + 1) / 2 * 16; }
 
 // Puts rows of f32 activations into shared memory, of which the first fours are here.
 template <uint HELD> FN void put_rows(uchar *bytes, const float4 *x, const float4 (&held)[HELD], uint k, uint rows, uint tid, uint threads)
@@ -96,7 +96,7 @@ KERNEL_SHARED(experts_float8, THREADS, 3, IN(0, float, x), IN(1, uchar, w0), IN(
     return;
   }
   const bool busy = row < m;
-  Tile<OF_PRODUCTS> tile;
+  Tile tile;
   find_rows(tile, w0, s0, w1, s1, gated, expert, min(row, m - 1), m, k, lane);
   if (busy) begin(tile, slice, slices, blocks, policy);
   put_rows<HELD>(bytes, from, held, k, 1, TID, THREADS);
@@ -144,7 +144,7 @@ KERNEL_SHARED(sums_float8, SUM_THREADS, 1, IN(0, float, x), IN(1, uchar, w), IN(
   uint slot = warp / slices, expert = slot < slots ? fresh(ids + token * slots + slot) : 0;
   float4 held[HELD];
   UNROLL for (uint j = 0; j < HELD; ++j) held[j] = fresh(from + min(j * SUM_THREADS + TID, rows * n - 1));
-  Tile<OF_SUMS> tile;
+  Tile tile;
   if (slot < slots && expert < experts) {
     find_rows(tile, w, s, w, s, false, expert, row, m, k, lane);
     begin(tile, slice, slices, blocks, policy);

@@ -4,15 +4,15 @@
 // Weights become f16, which is exact. Activations become two f16 each, the rounded value and the rest, after a power of two for each
 // 128 elements: 22 bits of every value within 2^-24 of the greatest of its 128. The two are columns of one product, whose sums are f32.
 //
-// A block is 128 elements of each row, a line of the memory, with a scale. A lane has two times 16 neighbours of row lane / 4 and of the row
-// 8 below. The order of the elements in a product is the one in which lanes hold them, for activations as for weights.
+// A lane has 16 neighbours of row lane / 4 and of the row 8 below, 64 elements of each row being a block. The order of the elements in
+// a product is the one in which lanes hold them, for activations as for weights.
 #include "float8.h"
 #include "float8_values.h"
 
 template <> constexpr bool packed<F8_E4M3>() { return false; }
 
-// Elements of a block, which share a scale of the weights and one of the activations.
-constexpr uint TILE_BLOCK = 128;
+// Elements of a block, and those that share a scale of the weights and of the activations.
+constexpr uint TILE_BLOCK = 64, SCALE_LEN = 128;
 
 // Bytes of a row's activations in shared memory: the first f16 of every element, 16 bytes, the second ones, 16 bytes.
 FN constexpr uint tile_bytes(uint k) { return k * 4 + 32; }
@@ -40,13 +40,13 @@ FN void put_four(uchar *xs, uint2 *meta, uint k, uint i, bool inside, float4 v)
 }
 
 // A block of a lane's two rows.
-struct TileBlock { uint4 w[2][2]; uint scale[2]; };
+struct TileBlock { uint4 w[2]; uint scale[2]; };
 
 FN void load_rows(TileBlock &b, const uchar *const (&w)[2], const uchar *const (&s)[2], uint block, ulong policy)
 {
   UNROLL for (uint h = 0; h < 2; ++h) {
-    UNROLL for (uint i = 0; i < 2; ++i) b.w[h][i] = stream16(w[h] + block * TILE_BLOCK + i * 64, policy);
-    b.scale[h] = stream4(s[h] + block * 4);
+    b.w[h] = stream16(w[h] + block * TILE_BLOCK, policy);
+    b.scale[h] = stream4(s[h] + block / (SCALE_LEN / TILE_BLOCK) * 4);
   }
 }
 
@@ -54,19 +54,17 @@ FN void load_rows(TileBlock &b, const uchar *const (&w)[2], const uchar *const (
 FN void add_block(float *sum, const TileBlock &b, const uchar *xs, const uint2 *meta, uint k, uint block, uint lane)
 {
   // Even columns are the values, odd ones the rests: the first two say it all.
-  const uint4 *const x = (const uint4 *)(xs + (lane / 4 % 2) * (k * 2 + 16) + (block * 8 + lane % 4) * 32);
-  float d[2][4] = {};
-  UNROLL for (uint i = 0; i < 2; ++i) {
-    const uint4 low = x[i * 8], high = x[i * 8 + 1];
-    UNROLL for (uint j = 0; j < 4; ++j) {
-      const uint p = word(b.w[0][i], j), q = word(b.w[1][i], j);
-      const uint4 &v = j < 2 ? low : high;
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-          : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-          : "r"(float8_pair(p)), "r"(float8_pair(q)), "r"(float8_pair(p >> 16)), "r"(float8_pair(q >> 16)), "r"(j % 2 == 0 ? v.x : v.z), "r"(j % 2 == 0 ? v.y : v.w));
-    }
+  const uint4 *const x = (const uint4 *)(xs + (lane / 4 % 2) * (k * 2 + 16) + (block * 4 + lane % 4) * 32);
+  const uint4 low = x[0], high = x[1];
+  float d[4] = {};
+  UNROLL for (uint j = 0; j < 4; ++j) {
+    const uint p = word(b.w[0], j), q = word(b.w[1], j);
+    const uint4 &v = j < 2 ? low : high;
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(float8_pair(p)), "r"(float8_pair(q)), "r"(float8_pair(p >> 16)), "r"(float8_pair(q >> 16)), "r"(j % 2 == 0 ? v.x : v.z), "r"(j % 2 == 0 ? v.y : v.w));
   }
-  const float down = as_f32(meta[block].x);
-  sum[0] = fma((d[0][0] + d[1][0]) + (d[0][1] + d[1][1]), as_f32(b.scale[0]) * down, sum[0]);
-  sum[1] = fma((d[0][2] + d[1][2]) + (d[0][3] + d[1][3]), as_f32(b.scale[1]) * down, sum[1]);
+  const float down = as_f32(meta[block / (SCALE_LEN / TILE_BLOCK)].x);
+  sum[0] = fma(d[0] + d[1], as_f32(b.scale[0]) * down, sum[0]);
+  sum[1] = fma(d[2] + d[3], as_f32(b.scale[1]) * down, sum[1]);
 }

@@ -6,11 +6,10 @@
 
 template <> constexpr uint lanes_of<F8_E4M3>() { return 4; }
 template <> constexpr uint rows_of<F8_E4M3>() { return 2; }
-template <> constexpr uint chunk_len<F8_E4M3>() { return 32; }
-template <> constexpr uint chunk_bytes<F8_E4M3>() { return 32; }
-template <> constexpr uint block_len<F8_E4M3>() { return TILE_BLOCK; }
+template <> constexpr uint chunk_len<F8_E4M3>() { return 16; }
+template <> constexpr uint block_len<F8_E4M3>() { return SCALE_LEN; }
 template <> constexpr uint scale_bytes<F8_E4M3>() { return 4; }
-template <> constexpr uint ring_len<F8_E4M3>() { return 3; }
+template <> constexpr uint ring_len<F8_E4M3>() { return 6; }
 template <> constexpr bool of_floats<F8_E4M3>() { return true; }
 template <> FN constexpr uint floats_bytes<F8_E4M3>(uint k) { return tile_bytes(k); }
 template <> FN void put_floats<F8_E4M3>(uchar *xs, uint2 *meta, uint k, uint i, bool inside, float4 v) { put_four(xs, meta, k, i, inside, v); }

@@ -24,11 +24,10 @@ struct Task {
   device const uchar *h0; device const uchar *h1; device const uchar *h2; device const float *x_scales; uint token;
 };
 
-// Lanes along a row, rows of a lane, elements and bytes of a chunk, elements that share a scale and its bytes.
+// Lanes along a row, rows of a lane, elements in 16 bytes, elements that share a scale.
 template <uint W> FN constexpr uint lanes_of() { return W == T2 ? 4 : 8; }
 template <uint W> FN constexpr uint rows_of() { return lanes_of<W>() / 2; }
 template <uint W> FN constexpr uint chunk_len() { return W == Q8 ? 16 : W == T2 ? 64 : 32; }
-template <uint W> FN constexpr uint chunk_bytes() { return 16; }
 template <uint W> FN constexpr uint block_len() { return W == T2 ? 256 : 32; }
 template <uint W> FN constexpr uint scale_bytes() { return 2; }
 template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : packed<W>() ? 2 : 3; }
@@ -60,7 +59,7 @@ template <uint W, bool GATED> FN Rows<W> find_rows(thread const Task &a, uint ti
       out.h[h] = high + chunk * high_bytes<W>();
       out.s[h] = s + (chunk - t) / record_chunks<W>() * record_bytes<W>();
     } else {
-      out.w[h] = w + ulong(i) * (a.k / chunk_len<W>() * chunk_bytes<W>()) + t * 16;
+      out.w[h] = w + ulong(i) * (a.k / chunk_len<W>() * 16) + t * 16;
       out.s[h] = s + ulong(i) * (a.k / block_len<W>() * scale_bytes<W>()) + t * chunk_len<W>() / block_len<W>() * scale_bytes<W>();
     }
   }
