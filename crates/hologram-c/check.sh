@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the C interface: the header is what cbindgen makes of the sources, the libraries export its functions and no
 # other, the C programs and the documentation's snippets compile without warnings and run. Needs cargo, cc and Python.
+# With clang it imports the Swift module, with Go it runs the Go example; it says what it skips.
 #
 #     crates/hologram-c/check.sh            compares the header
 #     crates/hologram-c/check.sh --update   writes it
@@ -75,3 +76,26 @@ for snippet in "$work"/snippet*.c; do
   cc "${strict[@]}" "$snippet" -L "$built" -lhologram -Wl,-rpath,"$built" -o "${snippet%.c}"
   "${snippet%.c}" "$model"
 done
+
+# Swift reads the module map by clang, which imports it here from Objective-C.
+clang=$(command -v clang || command -v clang-19 || true)
+if [ -n "$clang" ]; then
+  printf '@import Hologram;\nint main(void) { return hologram_abi_version() != HOLOGRAM_ABI_VERSION; }\n' >"$work/module.m"
+  "$clang" -fmodules -fmodules-cache-path="$work/modules" -I swift -Wall -Werror "$work/module.m" \
+    -L "$built" -lhologram -Wl,-rpath,"$built" -o "$work/module"
+  "$work/module" || fail "the Swift module has another version than the library"
+else
+  echo 'skipped: the Swift module, because there is no clang'
+fi
+
+# The Go example, without a C compiler. GOFLAGS=-modfile=FILE takes purego from another place.
+library=$built/libhologram.so
+[ "$(uname)" != Darwin ] || library=$built/libhologram.dylib
+if ! command -v go >/dev/null; then
+  echo 'skipped: the Go example, because there is no Go'
+elif ! (cd examples/go && go mod download) 2>"$work/go"; then
+  echo "skipped: the Go example, because purego is not to be had: $(tail -n 1 "$work/go")"
+else
+  (cd examples/go && CGO_ENABLED=0 go build -o "$work/example" .)
+  "$work/example" "$library" | grep -q '\[1 4 9 16\]$' || fail "the Go example computes something else"
+fi

@@ -13,9 +13,9 @@ from torch._decomp import decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
-from . import _call
+from . import _attention, _call
 from ._lowerings import TABLE
 from ._translate import check, is_supported
 
@@ -35,7 +35,13 @@ def decompositions() -> dict[Any, Any]:
     return {op: rule for op, rule in decomposition_table.items() if str(op) not in TABLE | _WITHOUT}
 
 
+def _partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    _attention.simplify(joint)
+    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
 def _compile_fx(device: str | None, fallback: bool, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable:
+    _attention.simplify(module)
     if fallback and not all(map(is_supported, module.graph.nodes)):
         return _split(device, module)
     check(module)
@@ -78,7 +84,7 @@ def _compilers(device: str | None, fallback: bool) -> dict[str, Any]:
         "bw_compiler": compile_fx,
         "inference_compiler": compile_fx,
         "decompositions": decompositions(),
-        "partition_fn": min_cut_rematerialization_partition,
+        "partition_fn": _partition,
     }
 
 
@@ -110,8 +116,8 @@ def backend(module: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Cal
         raise ValueError(f"hologram has no option {', '.join(sorted(unknown))}: use {', '.join(sorted(_OPTIONS))}")
     if options.get("fallback", "error") not in ("error", "eager"):
         raise ValueError(f'fallback is "error" or "eager", not {options["fallback"]!r}')
-    # Fused attention kernels of torch are opaque to the graph; their definition is not.
-    with sdpa_kernel(SDPBackend.MATH):
+    # Of torch's fused attention only some has a translation.
+    with sdpa_kernel(_attention.kinds(options.get("device"), module, inputs)):
         return aot_autograd(**_compilers(options.get("device"), options.get("fallback") == "eager"))(module, inputs)
 
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use hologram_core::ops::{Conv2dOptions, MatmulOptions, Reduction};
-use hologram_core::{DType, Dim, Executor, ForeignPointer, Function, Graph, NodeId, Tensor};
+use hologram_core::{DType, Dim, Executor, ForeignPointer, Function, Graph, NodeId, Tensor, TensorAttention};
 use hologram_isa::Type;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -154,6 +154,14 @@ methods! {
     random_normal(key; dtype: Wanted, shape: Vec<usize>) |g, v| g.random_normal(v[0], dtype.0, &fixed(&shape));
     matmul(a, b; transpose_a: bool, transpose_b: bool) |g, v| {
         g.batch_matmul(v[0], v[1], &MatmulOptions { transpose_a, transpose_b, ..MatmulOptions::default() })
+    };
+    flash_attention(q, k, v; scale: f64, causal: bool)
+        |g, v| g.flash_attention(v[0], v[1], v[2], &TensorAttention { scale: Some(scale), causal });
+    flash_attention_sums(q, k; scale: f64, causal: bool)
+        |g, v| g.flash_attention_sums(v[0], v[1], &TensorAttention { scale: Some(scale), causal });
+    flash_attention_gradients(q, k, v, result, sums, grad; scale: f64, causal: bool) |g, v| {
+        let options = TensorAttention { scale: Some(scale), causal };
+        g.flash_attention_gradients([v[0], v[1], v[2]], v[3], v[4], v[5], &options)
     };
     conv2d(x, kernel; stride: [usize; 2], padding: [usize; 2], dilation: [usize; 2], groups: usize) |g, v| {
         g.conv2d(v[0], v[1], &Conv2dOptions { stride, padding, dilation, groups, bias: None })

@@ -274,6 +274,7 @@ fn host_tensor(py: Python<'_>, shape: &[usize], numbers: &[f32]) -> Result<PyTen
 
 /// Sets the fields of a request that `options` names.
 fn apply(request: &mut Request, options: &Bound<'_, PyDict>) -> Result<()> {
+    let mut of_prompt = false;
     for (key, object) in options.iter() {
         let key = key.extract::<String>()?;
         if object.is_none() || sampling(&mut request.sampling, &key, &object)? {
@@ -286,7 +287,7 @@ fn apply(request: &mut Request, options: &Bound<'_, PyDict>) -> Result<()> {
             "ignore_eos" => request.ignore_end = object.extract()?,
             "min_tokens" => request.min_tokens = object.extract()?,
             "logprobs" => request.logprobs = Some(object.extract()?),
-            "prompt_logprobs" => request.prompt_logprobs = object.extract()?,
+            "prompt_logprobs" => of_prompt = object.extract()?,
             "logit_bias" => request.logit_bias = object.extract()?,
             "priority" => request.priority = object.extract()?,
             "tenant" => request.tenant = Some(object.extract()?),
@@ -303,6 +304,8 @@ fn apply(request: &mut Request, options: &Bound<'_, PyDict>) -> Result<()> {
             other => return wrong_type(format!("there is no option {other:?}")),
         }
     }
+    // With as many alternatives as the generated tokens.
+    request.prompt_logprobs = of_prompt.then(|| request.logprobs.unwrap_or(0));
     Ok(())
 }
 
@@ -382,7 +385,7 @@ fn event<'py>(py: Python<'py>, event: Event) -> Result<Bound<'py, PyDict>> {
             let all = all.iter().map(|one| logprobs(py, one)).collect::<PyResult<Vec<_>>>()?;
             dict.set_item("logprobs", PyList::new(py, all)?)?;
         }
-        Event::Finished { reason, stop, usage, timings } => {
+        Event::Finished { reason, stop, usage, timings, .. } => {
             dict.set_item("kind", "finished")?;
             dict.set_item("finish", finish_name(reason))?;
             dict.set_item("stop", stop)?;

@@ -3,7 +3,9 @@
 
     build.py                    compiles every source that is not the one its images were made of
     build.py NAME…              compiles these
-    build.py --check            compiles every source and fails if an image in the tree is not recorded as made of it, or has no source
+    build.py --check            compiles every source for one architecture and fails if an image in the tree is not recorded as made
+                                of it, or has no source
+    build.py --check --all      compiles them for both
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
 
@@ -80,16 +82,39 @@ def assemble(path, name, ptx):
 
 def images(nvrtc, path, source):
     name = os.path.basename(source)
-    stem = name.rsplit(".", 1)[0]
     text = open(source).read()
     out = {}
-    if "// only sm_90a" not in text:
+    if ptx_of(source) in names_of(source):
         ptx, _ = compile(nvrtc, path, name, text, "compute_80", False)
         assemble(path, name, ptx)
-        out[f"{stem}.sm_80.ptx"] = ptx
+        out[ptx_of(source)] = ptx
     cubin, log = compile(nvrtc, path, name, text, "sm_90a", True)
-    out[f"{stem}.sm_90a.cubin"] = cubin
+    out[cubin_of(source)] = cubin
     return out, log
+
+
+def compiled_once(nvrtc, path, source):
+    """Compiles a source for sm_80, or for sm_90a, which takes longer, where it is for that only. What the other compilation
+    gave when the images were made is in their record."""
+    name, text = os.path.basename(source), open(source).read()
+    if ptx_of(source) not in names_of(source):
+        return compile(nvrtc, path, name, text, "compute_90a", False)
+    ptx, log = compile(nvrtc, path, name, text, "compute_80", False)
+    assemble(path, name, ptx)
+    return ptx, log
+
+
+def ptx_of(source):
+    return os.path.basename(source).rsplit(".", 1)[0] + ".sm_80.ptx"
+
+
+def cubin_of(source):
+    return os.path.basename(source).rsplit(".", 1)[0] + ".sm_90a.cubin"
+
+
+def names_of(source):
+    """The names of the images of a source."""
+    return {cubin_of(source)} if "// only sm_90a" in open(source).read() else {ptx_of(source), cubin_of(source)}
 
 
 def for_cuda(lines):
@@ -167,7 +192,7 @@ def leftovers(sources):
 def main():
     if "--ptxas" in sys.argv:
         return print(toolkit() + "/bin/ptxas")
-    check, verbose = "--check" in sys.argv, "-v" in sys.argv
+    check, once, verbose = "--check" in sys.argv, "--all" not in sys.argv, "-v" in sys.argv
     names = [a for a in sys.argv[1:] if not a.startswith("-")]
     path = toolkit()
     nvrtc = library(path)
@@ -177,17 +202,19 @@ def main():
     elif not check:
         sources = [s for s in sources if not fresh(s)]
     wrong = []
+    for source in sources if check else []:
+        if set(in_tree(source)) != names_of(source) or not fresh(source):
+            wrong.append(f"{os.path.basename(source)}: its images are not made of it; run tools/cuda-kernels/build.py")
+    make = compiled_once if check and once else images
     with ThreadPoolExecutor(2) as pool:
-        for source, (out, log) in zip(sources, pool.map(lambda s: images(nvrtc, path, s), sources)):
-            print(os.path.basename(source), {n: len(b) for n, b in out.items()}, flush=True)
+        for source, (out, log) in zip(sources, pool.map(lambda s: make(nvrtc, path, s), sources)):
+            print(os.path.basename(source), *[] if make is compiled_once else [{n: len(b) for n, b in out.items()}], flush=True)
             if verbose:
                 print(log)
             if not check:
                 for file, data in out.items():
                     open(os.path.join(IMAGES, file), "wb").write(data)
                 open(os.path.join(IMAGES, os.path.basename(source).rsplit(".", 1)[0] + ".made"), "w").write(record_of(source, out))
-            elif set(in_tree(source)) != set(out) or not fresh(source):
-                wrong.append(f"{os.path.basename(source)}: its images are not made of it; run tools/cuda-kernels/build.py")
     if check and not names:
         wrong.extend(leftovers(sources))
     if wrong:

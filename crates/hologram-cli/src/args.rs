@@ -53,7 +53,7 @@ pub enum Command {
     /// Hold a conversation
     Chat(ChatArgs),
     /// Serve a model over HTTP
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Measure a server of OpenAI's interface under load
     Load(LoadArgs),
     /// Measure prefill and decode speed

@@ -86,7 +86,8 @@ fn conversations_are_saved_and_settings_changed() {
     let (next, err) = talk(&GREEDY, &format!("/load {file}\n/system\nWhat is 1+1?\n"));
     assert!(err.contains("loaded 2 turns\nBe brief.\n"), "{err}");
     assert_eq!(whole, format!("{once}{next}"));
-    let (set, err) = talk(&[], "/set temp 0\n/set max-tokens 3\n/set\nHello\n");
+    let (set, err) = talk(&[], "/set temp 0\n/set max-tokens none\n/set\n/set max-tokens 3\n/set\nHello\n");
+    assert!(err.contains("max-tokens unlimited"), "{err}");
     assert!(err.contains("temperature 0, top-k 40, top-p 0.95, typical-p 1, min-p 0, repeat-penalty 1, "), "{err}");
     assert!(err.contains("max-tokens 3, think show\n") && once != set, "{err}");
     let model = folder.path("model.gguf");

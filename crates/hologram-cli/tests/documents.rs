@@ -191,12 +191,34 @@ fn calls(page: &str) -> Vec<String> {
     calls
 }
 
+fn help(words: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_hologram")).args(words).arg("--help").output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+#[test]
+fn the_options_of_serve_are_documented() {
+    let help = help(&["serve"]);
+    // Each begins a line, perhaps after its short form.
+    let lines = help.lines().map(|line| line.trim_start().split([' ', ',']).filter(|word| !word.is_empty()));
+    let options = lines.flat_map(|words| words.take_while(|word| word.starts_with('-')));
+    let options: HashSet<&str> = options.filter(|option| !["-", "-h", "--help"].contains(option)).collect();
+    let page = document("docs/cli.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("serve")).unwrap();
+    let named: HashSet<&str> = section
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .collect();
+    let named: HashSet<&str> = named.into_iter().filter(|word| word.starts_with('-')).collect();
+    assert!(options.len() > 40, "{options:?}");
+    let missing: Vec<_> = options.difference(&named).collect();
+    let unknown: Vec<_> = named.difference(&options).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "missing: {missing:?}, unknown: {unknown:?}");
+}
+
 #[test]
 fn documented_commands_and_options_exist() {
-    let help = |words: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_hologram")).args(words).arg("--help").output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
     let (mut helps, mut options, mut unknown) = (std::collections::HashMap::new(), 0, Vec::new());
     for page in pages().iter().filter(|page| *page != "CHANGELOG.md") {
         for call in calls(&document(page)) {

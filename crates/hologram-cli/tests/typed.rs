@@ -105,6 +105,8 @@ fn seeds_are_shown() {
     assert!(seed.parse::<u64>().unwrap() < 1 << 53, "{err}");
     assert_eq!(run(&["-s", &seed]).0, first);
     assert!(!run(&GREEDY).1.contains("seed"));
+    // llama.cpp's way to ask for another one each time.
+    assert_ne!(run(&["-s", "-1"]).1.rsplit("; seed ").next(), run(&["-s", "-1"]).1.rsplit("; seed ").next());
 }
 
 /// Without a command: a fixed sample that says what to try next.

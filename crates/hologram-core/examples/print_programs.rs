@@ -1,13 +1,13 @@
-//! Writes many programs in a device's language into a directory, to be compiled without the device: the program of
-//! every conformance case but those of views, the programs of `examples/`, and N random ones. PTX for compute
-//! capability 8.0 and 9.0, several programs in a file, because the assembler takes longer to start than to assemble
-//! one; Metal for version 3.2.
+//! Writes many programs in a device's language into a directory, to be compiled without the device: the programs of two
+//! conformance cases of each operation and type, or with `--all` of every case but those of views; the programs of
+//! `examples/`; and a hundred random ones. PTX for compute capability 8.0 and 9.0, several programs in a file, because
+//! the assembler takes longer to start than to assemble one; Metal for version 3.2.
 //!
 //! ```text
-//! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [N]
+//! cargo run -p hologram-core --example print_programs -- ptx DIRECTORY [--all]
 //! for f in DIRECTORY/*.sm_80.ptx; do ptxas -arch=sm_80 -warn-spills --warning-as-error -o /dev/null "$f"; done
 //! for f in DIRECTORY/*.sm_90.ptx; do ptxas -arch=sm_90a -warn-spills --warning-as-error -o /dev/null "$f"; done
-//! cargo run -p hologram-core --example print_programs -- metal DIRECTORY [N]
+//! cargo run -p hologram-core --example print_programs -- metal DIRECTORY [--all]
 //! tools/metal/mslc.py check DIRECTORY/*.metal
 //! ```
 
@@ -24,16 +24,23 @@ const TARGETS: [ptx::PtxTarget; 2] =
 const NOT_METAL: [Capability; 2] = [Capability::F64, Capability::Atomic64];
 const METAL: msl::MslTarget = msl::MslTarget { version: (3, 2) };
 
+/// How many random programs.
+const RANDOM: u64 = 100;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let usage = "usage: print_programs ptx|metal DIRECTORY [N]";
+    let usage = "usage: print_programs ptx|metal DIRECTORY [--all]";
     let metal = match args.next().as_deref() {
         Some("ptx") => false,
         Some("metal") => true,
         _ => return Err(usage.into()),
     };
     let directory = args.next().filter(|d| !d.starts_with('-')).ok_or(usage)?;
-    let count: u64 = args.next().map_or(Ok(100), |n| n.parse())?;
+    let all = match args.next().as_deref() {
+        None => false,
+        Some("--all") => true,
+        _ => return Err(usage.into()),
+    };
     std::fs::create_dir_all(&directory)?;
     let directory = Path::new(&directory);
     let mut seen = HashSet::new();
@@ -63,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (i, case) in hologram_core::ops::cases().iter().enumerate().filter(|(_, case)| case.views.is_empty()) {
         let of_type = printed.entry((case.op.name(), case.dtype())).or_default();
         *of_type += 1;
-        if metal && *of_type > 2 {
+        if *of_type > 2 && !all {
             continue;
         }
         let (program, grid) = case.program()?;
@@ -76,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             write(format!("example_{}", program.name), &program, [1; 3])?;
         }
     }
-    for seed in 0..count {
+    for seed in 0..RANDOM {
         let lacking: &[Capability] = if metal { &NOT_METAL } else { &[] };
         let random::Case { program, grid } = random::case_without(seed, lacking)?;
         write(format!("random{seed}"), &program, grid)?;

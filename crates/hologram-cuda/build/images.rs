@@ -12,6 +12,17 @@ use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 /// a short build to a small binary.
 const PRESET: u32 = if cfg!(debug_assertions) { 0 } else { 6 };
 
+/// How LZMA models the bytes of an image. A cubin is made of instructions of 16 bytes, so a byte's place in them says
+/// more than the byte before it; PTX is text, in which places say nothing. 5 % smaller cubins, 3 % smaller PTX.
+fn options(file: &str) -> LzmaOptions {
+    let mut options = LzmaOptions::with_preset(PRESET);
+    (options.lc, options.lp, options.pb) = if file.ends_with(".cubin") { (0, 3, 4) } else { (3, 0, 0) };
+    if !cfg!(debug_assertions) {
+        options.nice_len = LzmaOptions::NICE_LEN_MAX;
+    }
+    options
+}
+
 /// A kernel's name and the PTX types of its parameters.
 pub type Kernel = (String, Vec<String>);
 
@@ -39,7 +50,7 @@ pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String>
     let mut compressed = |file: String, data: Vec<u8>| {
         let path = out.join(format!("{file}.lzma"));
         let code = format!("include_bytes!({:?})", path.to_string_lossy().replace('\\', "/"));
-        files.push((path, data));
+        files.push((path, file, data));
         code
     };
     for (text, kernels) in texts {
@@ -69,14 +80,14 @@ pub fn list(folder: &Path, texts: &[Text], out: &Path) -> Result<String, String>
 }
 
 /// Writes these data compressed to their files, by as many threads as there are processors.
-fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), String> {
+fn write_all(files: &[(PathBuf, String, Vec<u8>)]) -> Result<(), String> {
     let next = AtomicUsize::new(0);
     let work = || {
-        while let Some((path, data)) = files.get(next.fetch_add(1, Relaxed)) {
+        while let Some((path, file, data)) = files.get(next.fetch_add(1, Relaxed)) {
             // Most images are unchanged since the last build.
             let kept = std::fs::read(path).ok().and_then(|old| unpack(&old).ok());
             if kept.as_ref() != Some(data) {
-                let packed = pack(data).and_then(|packed| std::fs::write(path, packed));
+                let packed = pack(file, data).and_then(|packed| std::fs::write(path, packed));
                 packed.map_err(|e| format!("{}: {e}", path.display()))?;
             }
         }
@@ -92,9 +103,8 @@ fn write_all(files: &[(PathBuf, Vec<u8>)]) -> Result<(), String> {
 }
 
 /// An image as an `.lzma` file.
-fn pack(data: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut writer =
-        LzmaWriter::new_use_header(Vec::new(), &LzmaOptions::with_preset(PRESET), Some(data.len() as u64))?;
+fn pack(file: &str, data: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut writer = LzmaWriter::new_use_header(Vec::new(), &options(file), Some(data.len() as u64))?;
     writer.write_all(data)?;
     writer.finish()
 }

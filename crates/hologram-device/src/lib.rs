@@ -54,8 +54,8 @@ pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::{busy, note, take_notes, watch};
 pub use open::{DeviceKind, OpenOptions};
 pub use operation::{
-    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Float, Operation, OptimizerRule, Recurrence,
-    Reduction, RopeStyle,
+    Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Flash, Float, Operation, OptimizerRule,
+    Recurrence, Reduction, RopeStyle,
 };
 pub use policy::{Policy, Preference};
 pub use reference::{Reference, ReferenceBackend};

@@ -209,6 +209,17 @@ pub enum AttentionPrecision {
     BF16,
 }
 
+/// What is computed of attention whose scores are not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flash {
+    /// The result.
+    Result,
+    /// The logarithms of the sums of the exponentials of scores, one for each query.
+    Sums,
+    /// The gradients by the queries, the keys and the values, one after the other.
+    Gradients,
+}
+
 /// A loss of each element with its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementLoss {
@@ -444,6 +455,15 @@ pub enum Operation {
         /// Scores s become `cap`·tanh(s / `cap`).
         cap: Option<F32>,
     },
+    /// Attention of whole sequences without a cache.
+    FlashAttention {
+        /// Factor of the scores.
+        scale: F32,
+        /// Whether a query sees only the keys up to its own position; the last sees all.
+        causal: bool,
+        /// What is computed.
+        part: Flash,
+    },
     /// The choice of a token from logits.
     Sample,
     /// The loss of each element.
@@ -515,6 +535,9 @@ impl Operation {
             Operation::RecurrentState(_) => "recurrent_state",
             Operation::Recurrence(_) => "recurrence",
             Operation::Attention { .. } => "attention",
+            Operation::FlashAttention { part: Flash::Result, .. } => "flash_attention",
+            Operation::FlashAttention { part: Flash::Sums, .. } => "flash_attention_sums",
+            Operation::FlashAttention { part: Flash::Gradients, .. } => "flash_attention_gradients",
             Operation::Sample => "sample",
             Operation::Loss(ElementLoss::Squared) => "mse_loss",
             Operation::Loss(ElementLoss::BinaryCrossEntropy) => "bce_with_logits",

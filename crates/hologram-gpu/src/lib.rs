@@ -14,6 +14,7 @@ mod conv2d;
 mod dry;
 mod elementwise;
 mod experts;
+mod flash;
 mod gather;
 mod gemm;
 mod hazards;
@@ -273,6 +274,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Elementwise(_) | Operation::Cast | Operation::Copy => &[elementwise::find],
         Operation::Gather => &[gather::find],
         Operation::Attention { .. } => &[attention::find],
+        Operation::FlashAttention { .. } => &[flash::find],
         Operation::Rope { .. } => &[rope::find],
         Operation::KvAppend => &[kv_append::find],
         Operation::Softmax { .. } => &[softmax::find, softmax::find_rows],

@@ -84,6 +84,11 @@ impl Client {
         })
     }
 
+    /// Whether requests go to a proxy.
+    pub fn proxied(&self) -> bool {
+        self.agent.config().proxy().is_some()
+    }
+
     /// Address of a file at a commit.
     pub fn address(&self, repo: &Repo, commit: &str, path: &str) -> String {
         let parts: Vec<String> = path.split('/').map(|part| utf8_percent_encode(part, PATH).to_string()).collect();

@@ -76,11 +76,15 @@ impl Hub {
         }
         let listing =
             self.retry(&self.settings().endpoint, &AtomicBool::new(false), || self.client.list(&request.repo))?;
-        let Listing { commit, files } = listing;
+        let Listing { commit, files, unverified } = listing;
         let repo = request.repo.clone();
-        let paths = || files.iter().map(|file| file.path.as_str());
+        let paths = || files.iter().map(|file| file.path.as_str()).chain(unverified.iter().map(String::as_str));
         let choice =
             choose(paths(), &request.wanted).map_err(|reason| HubError::NoFile { repo: repo.to_string(), reason })?;
+        if let Some(path) = choice.files.iter().find(|path| unverified.contains(path)) {
+            let reason = format!("the list has no size and checksum of {path}");
+            return Err(HubError::BadReply { url: self.settings().endpoint.clone(), reason });
+        }
         let of = |choice: &Choice| -> Vec<RemoteFile> {
             let file = |path: &String| files.iter().find(|file| file.path == *path).cloned();
             choice.files.iter().filter_map(file).collect()
@@ -274,7 +278,8 @@ impl Hub {
                 Ok(value) => return Ok(value),
                 Err(Failure::Final(e)) => return Err(e),
                 Err(Failure::Passing(reason, _)) if tried >= settings.attempts || stop.load(Ordering::Relaxed) => {
-                    let reason = format!("{reason} ({tried} attempts)");
+                    let proxy = if self.client.proxied() { ", by the proxy that the environment names" } else { "" };
+                    let reason = format!("{reason} ({tried} attempts{proxy})");
                     return Err(HubError::Network { url: url.into(), reason });
                 }
                 Err(Failure::Passing(_, wait)) => {

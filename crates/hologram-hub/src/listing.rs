@@ -24,6 +24,8 @@ pub struct Listing {
     pub commit: String,
     /// The files.
     pub files: Vec<RemoteFile>,
+    /// Files whose size or checksum the hub does not tell, as some mirrors do: they can be named, not downloaded.
+    pub unverified: Vec<String>,
 }
 
 // The answer of `/api/models/OWNER/NAME/revision/main?blobs=true`.
@@ -59,7 +61,8 @@ impl Listing {
         if !is_hex(&answer.sha, 40) {
             return Err(format!("the list names a commit {:?}, which is not one", shortened(&answer.sha)));
         }
-        let file = |sibling: Sibling| -> Result<RemoteFile, String> {
+        let (mut files, mut unverified) = (Vec::new(), Vec::new());
+        for sibling in answer.siblings {
             let path = sibling.rfilename;
             if !is_inside(&path) {
                 return Err(format!("the list has a file {:?}, which is no path in a repository", shortened(&path)));
@@ -68,13 +71,12 @@ impl Listing {
                 Some(lfs) => (Some(lfs.size), Checksum::sha256(&lfs.sha256)),
                 None => (sibling.size, sibling.blob_id.and_then(|id| Checksum::git(&id))),
             };
-            let (Some(size), Some(checksum)) = (size.filter(|size| *size <= MAX_SIZE), checksum) else {
-                return Err(format!("the list has no size and checksum of {path}"));
-            };
-            Ok(RemoteFile { path, size, checksum })
-        };
-        let files = answer.siblings.into_iter().map(file).collect::<Result<Vec<_>, _>>()?;
-        Ok(Listing { commit: answer.sha, files })
+            match (size.filter(|size| *size <= MAX_SIZE), checksum) {
+                (Some(size), Some(checksum)) => files.push(RemoteFile { path, size, checksum }),
+                _ => unverified.push(path),
+            }
+        }
+        Ok(Listing { commit: answer.sha, files, unverified })
     }
 }
 
@@ -137,11 +139,14 @@ mod tests {
         let listing = list(&git, &good).unwrap();
         assert_eq!((listing.files[0].size, listing.files[0].checksum.digits()), (5, git.as_str()));
         assert_eq!((listing.files[1].size, listing.files[1].checksum.digits()), (9, sha.as_str()));
+        // A file without a checksum is no reason to refuse the others.
+        for bad in [r#"{"rfilename":"x","size":5,"blobId":"../y"}"#, r#"{"rfilename":"x"}"#] {
+            let listing = list(&git, &format!("{bad},{good}")).unwrap();
+            assert_eq!((listing.files.len(), listing.unverified), (2, vec!["x".to_string()]));
+        }
         for (commit, files, reason) in [
             ("../../x", good.as_str(), "commit"),
             (&git, r#"{"rfilename":"../x","size":5,"blobId":""}"#, "no path"),
-            (&git, r#"{"rfilename":"x","size":5,"blobId":"../y"}"#, "size and checksum"),
-            (&git, r#"{"rfilename":"x"}"#, "size and checksum"),
             (&git, r#"{"rfilename":"x","size":-1}"#, "not a list"),
         ] {
             assert!(list(commit, files).unwrap_err().contains(reason), "{files}");

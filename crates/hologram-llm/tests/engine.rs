@@ -65,6 +65,7 @@ struct Answer {
     progress: Vec<usize>,
     finish: Option<Finish>,
     stop: Option<String>,
+    end: Option<u32>,
     usage: Usage,
     failure: Option<Failure>,
 }
@@ -82,8 +83,8 @@ fn read(mut events: Events) -> Answer {
                 answer.ids.extend(ids);
                 answer.logprobs.extend(logprobs);
             }
-            Event::Finished { reason, stop, usage, .. } => {
-                (answer.finish, answer.stop, answer.usage) = (Some(reason), stop, usage);
+            Event::Finished { reason, stop, end, usage, .. } => {
+                (answer.finish, answer.stop, answer.end, answer.usage) = (Some(reason), stop, end, usage);
             }
             Event::Failed(failure) => answer.failure = Some(failure),
         }
@@ -216,6 +217,31 @@ fn the_same_prompt_at_once_is_computed_once() {
     assert!(answers.iter().all(|a| a.ids == answers[0].ids));
     // 200 tokens once, 8 of the end three times, and the generated ones.
     assert_eq!(engine.stats().step_tokens, 200 + 3 * 8 + 4 * 7);
+}
+
+/// A prompt that needs most of a step has the whole step alone, and small pieces beside a text, which waits for them.
+#[test]
+fn a_long_prompt_stalls_nobody() {
+    let engine = engine_with(|o| o.step_tokens = 128);
+    let most = |mut events: Events| {
+        let (mut most, mut before) = (0, 0);
+        while let Some(event) = events.next_blocking() {
+            if let Event::Progress { computed } = event {
+                (most, before) = (most.max(computed - before), computed);
+            }
+        }
+        most
+    };
+    let mut long = greedy(prompt(1, 240), 1);
+    long.progress = true;
+    assert_eq!(most(engine.submit(long.clone()).unwrap()), 128);
+    long.prompt = prompt(2, 240).into();
+    // The text's first step is not timed: a piece has at most half of a step.
+    let text = engine.submit(greedy(prompt(3, 4), 200)).unwrap();
+    wait_for(&engine, |stats| stats.generated_tokens > 4);
+    let most = most(engine.submit(long).unwrap());
+    drop(text);
+    assert!(most <= 64, "{most}");
 }
 
 /// A device that computes long steps in another precision than short ones.
@@ -371,7 +397,7 @@ fn probabilities_are_those_of_the_logits() {
     let engine = engine_with(|_| ());
     let model = engine.model().clone();
     let mut request = greedy(prompt(4, 200), 4);
-    (request.logprobs, request.prompt_logprobs) = (Some(2), true);
+    (request.logprobs, request.prompt_logprobs) = (Some(2), Some(1));
     // The prompt's blocks are cached, and yet all its probabilities are reported.
     run(&engine, request.clone());
     let answer = run(&engine, request.clone());
@@ -391,10 +417,13 @@ fn probabilities_are_those_of_the_logits() {
         let log_sum = row.iter().map(|l| f64::from(*l).exp()).sum::<f64>().ln();
         let mut best: Vec<u32> = (0..vocab as u32).collect();
         best.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]));
-        assert_eq!((got.token.id, got.top.len()), (tokens[at], 2));
-        for (token, id) in got.top.iter().chain([&got.token]).zip([best[0], best[1], tokens[at]]) {
+        // The prompt has its own number of alternatives.
+        let most = if at < request.prompt.len() { 1 } else { 2 };
+        assert_eq!((got.token.id, got.top.len()), (tokens[at], most));
+        for (token, id) in got.top.iter().chain([&got.token]).zip([&best[..most], &[tokens[at]]].concat()) {
             let want = f64::from(row[id as usize]) - log_sum;
             assert!(token.id == id && (f64::from(token.logprob) - want).abs() < 1e-3, "{at}: {token:?}, {want}");
+            assert_eq!(best[token.rank - 1], id);
             assert_eq!(token.bytes, model.tokenizer().unwrap().token_bytes(id));
         }
     }
@@ -433,12 +462,13 @@ fn biases_stops_and_minimums_shape_the_text() {
     (request.ignore_end, request.logit_bias) = (false, vec![(end, 100.0)]);
     let answer = run(&engine, request.clone());
     assert_eq!((answer.finish, answer.ids.len(), answer.usage.generated_tokens), (Some(Finish::EndOfText), 0, 1));
+    assert_eq!(answer.end, Some(end));
     request.min_tokens = 7;
     let answer = run(&engine, request.clone());
     assert_eq!((answer.finish, &answer.ids[..]), (Some(Finish::EndOfText), &plain.ids[..7]));
     request.ignore_end = true;
     let answer = run(&engine, request.clone());
-    assert_eq!((answer.finish, answer.ids.len()), (Some(Finish::MaxTokens), 30));
+    assert_eq!((answer.finish, answer.ids.len(), answer.end), (Some(Finish::MaxTokens), 30, None));
     let mut request = greedy(prompt(1, 10), 30);
     request.stop_tokens = vec![plain.ids[5]];
     let at = plain.ids.iter().position(|id| *id == plain.ids[5]).unwrap();

@@ -30,7 +30,7 @@ fn requests() -> Vec<Request> {
         };
         match i % 5 {
             1 => request.logprobs = Some(2),
-            2 => (request.logprobs, request.prompt_logprobs) = (Some(1), true),
+            2 => (request.logprobs, request.prompt_logprobs) = (Some(1), Some(1)),
             3 => request.constraint = Some(Constraint::Regex("(ab|cd){3,40}[0-9]{5}".into())),
             4 => (request.min_tokens, request.stop) = (20, vec!["e".into()]),
             _ => {}

@@ -25,7 +25,7 @@ let model = { name: null, chats: true };
 const headers = () => (settings.key ? { authorization: `Bearer ${settings.key}` } : {});
 
 async function get(path) {
-  const answer = await (await fetch(path, { headers: headers() })).json();
+  const answer = await (await fetch(`.${path}`, { headers: headers() })).json();
   if (answer.error) throw new Error(answer.error.message);
   return answer;
 }
@@ -257,7 +257,7 @@ async function reply() {
   };
   try {
     if (message.error) return;
-    const response = await fetch(path, {
+    const response = await fetch(`.${path}`, {
       method: "POST", headers: { "content-type": "application/json", ...headers() }, body: JSON.stringify(body),
       signal: control.signal,
     });

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, Result};
 use crate::json::kind;
+use crate::openapi::{self, Members};
 
 /// The members of an object that were not taken yet.
 #[derive(Debug)]
@@ -14,12 +15,24 @@ pub struct Fields {
     map: Map<String, Value>,
     /// The object's own name with a dot, empty for the body.
     prefix: String,
+    /// The members that its schema names: others are not read. `None`: it has no schema.
+    known: Option<&'static Members>,
 }
 
 impl Fields {
     /// The members of a body.
     pub fn new(map: Map<String, Value>) -> Fields {
-        Fields { map, prefix: String::new() }
+        Fields { map, prefix: String::new(), known: None }
+    }
+
+    /// Reads only what the schema of this name has, if there is one.
+    #[must_use]
+    pub fn known_as(self, schema: &str) -> Fields {
+        Fields { known: openapi::members(schema), ..self }
+    }
+
+    fn knows(&self, field: &str) -> bool {
+        self.known.is_none_or(|known| known.contains_key(field))
     }
 
     /// The members of a value within a body, which must be an object. `name` is the value's name.
@@ -28,7 +41,7 @@ impl Fields {
     /// When it is not an object.
     pub fn of(value: Value, name: &str) -> Result<Fields> {
         match value {
-            Value::Object(map) => Ok(Fields { map, prefix: format!("{name}.") }),
+            Value::Object(map) => Ok(Fields { map, prefix: format!("{name}."), known: None }),
             other => Err(wrong(name, "an object", &other)),
         }
     }
@@ -40,12 +53,15 @@ impl Fields {
 
     /// Takes a member. `null` counts as absent.
     pub fn take(&mut self, field: &str) -> Option<Value> {
+        if !self.knows(field) {
+            return None;
+        }
         self.map.shift_remove(field).filter(|value| !value.is_null())
     }
 
     /// A member that stays. `null` counts as absent.
     pub fn peek(&self, field: &str) -> Option<&Value> {
-        self.map.get(field).filter(|value| !value.is_null())
+        self.map.get(field).filter(|value| !value.is_null() && self.knows(field))
     }
 
     /// Takes a boolean.
@@ -81,7 +97,9 @@ impl Fields {
     /// # Errors
     /// When it is anything else.
     pub fn object(&mut self, field: &str) -> Result<Option<Fields>> {
-        self.take(field).map(|value| Fields::of(value, &self.name(field))).transpose()
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let known = self.known.and_then(|known| openapi::members_within(known, field));
+        Ok(Some(Fields { known, ..Fields::of(value, &self.name(field))? }))
     }
 
     /// Takes an object as it is.
@@ -126,7 +144,7 @@ impl Fields {
     /// Drops members that request nothing from the model, such as labels.
     pub fn ignore(&mut self, fields: &[&str]) {
         for field in fields {
-            self.map.shift_remove(*field);
+            self.take(field);
         }
     }
 
@@ -193,4 +211,28 @@ pub fn integer(value: &Value, name: &str, range: RangeInclusive<i64>) -> Result<
 
 fn outside<T: std::fmt::Display>(name: &str, got: impl std::fmt::Display, range: RangeInclusive<T>) -> ApiError {
     ApiError::invalid(name, format!("{name} is {got}, but must be from {} to {}", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fields(value: Value) -> Fields {
+        let Value::Object(map) = value else { panic!("{value}") };
+        Fields::new(map).known_as("ChatRequest")
+    }
+
+    /// What the served schema does not name is not read, whoever asks for it.
+    #[test]
+    fn only_members_of_the_schema_are_read() {
+        let mut body = fields(json!({ "n": 1, "secret": 2, "stream_options": { "include_usage": true, "secret": 3 } }));
+        assert_eq!((body.take("n"), body.take("secret"), body.peek("secret")), (Some(json!(1)), None, None));
+        let mut options = body.object("stream_options").unwrap().unwrap();
+        assert_eq!((options.take("include_usage"), options.take("secret")), (Some(json!(true)), None));
+        assert_eq!(options.finish().unwrap_err().param.as_deref(), Some("stream_options.secret"));
+        body.ignore(&["secret"]);
+        assert_eq!(body.finish().unwrap_err().param.as_deref(), Some("secret"));
+    }
 }

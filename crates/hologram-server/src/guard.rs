@@ -17,6 +17,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
+use crate::openapi;
 use crate::routes::{self, Call, Protocol};
 use crate::server::Shared;
 
@@ -35,7 +36,7 @@ pub async fn respond(
     let (head, incoming) = request.into_parts();
     let id = request_id(&shared, &head.headers);
     let origin = head.headers.get(header::ORIGIN).cloned();
-    let path = head.uri.path().to_string();
+    let path = below(&shared.options.root_path, head.uri.path()).to_string();
     let method = head.method.clone();
     let protocol = Protocol::of(&path);
     let work = async {
@@ -61,8 +62,8 @@ pub async fn respond(
             true => body::read(incoming, &shared.options.limits, expects).await?,
             false => Vec::new(),
         };
-        routes::run(route, Call { shared: shared.clone(), tenant, query: head.uri.query().map(String::from), body })
-            .await
+        let (query, accepts) = (head.uri.query().map(String::from), openapi::bodies(row.path).request);
+        routes::run(route, Call { shared: shared.clone(), tenant, query, body, accepts }).await
     };
     let mut response = match catch(work).await {
         Ok(Ok(response)) => response,
@@ -114,11 +115,16 @@ fn failed(error: &ApiError, protocol: Protocol) -> Response<Body> {
     response
 }
 
+/// A path without the part before which a proxy puts the server, if it has that part.
+fn below<'p>(root: &str, path: &'p str) -> &'p str {
+    path.strip_prefix(root).filter(|rest| rest.starts_with('/')).unwrap_or(path)
+}
+
 /// The client's own id if it is short and printable, else a new one.
 fn request_id(shared: &Shared, headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let fits = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-    given.filter(fits).map_or_else(|| shared.new_id("req-"), String::from)
+    given.filter(fits).map_or_else(|| shared.new_id(""), String::from)
 }
 
 /// The host's name without its port.

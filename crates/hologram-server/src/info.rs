@@ -27,6 +27,11 @@ pub fn version() -> Response<Body> {
     body::json(StatusCode::OK, &json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
+/// The number of requests that are answered.
+pub fn load(call: &Call) -> Response<Body> {
+    body::json(StatusCode::OK, &json!({ "server_load": call.shared.load() }))
+}
+
 /// The server, its models, and the engine of the one that `?model=` names, else of the first.
 ///
 /// # Errors

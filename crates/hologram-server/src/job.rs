@@ -138,6 +138,8 @@ pub struct Text {
     pub reason: Option<Finish>,
     /// The stop text that ended it.
     pub stop: Option<String>,
+    /// The token that ended it, which has no text.
+    pub end: Option<u32>,
     /// Numbers of tokens.
     pub usage: Usage,
     /// Where the time went.
@@ -162,8 +164,9 @@ impl Replies {
                     text.ids.extend(ids);
                     text.logprobs.extend(logprobs);
                 }
-                Event::Finished { reason, stop, usage, timings } => {
-                    (text.reason, text.stop, text.usage, text.timings) = (Some(reason), stop, usage, timings);
+                Event::Finished { reason, stop, end, usage, timings } => {
+                    (text.reason, text.stop, text.end) = (Some(reason), stop, end);
+                    (text.usage, text.timings) = (usage, timings);
                 }
                 Event::Failed(failure) => return Err(failed(&failure)),
             }

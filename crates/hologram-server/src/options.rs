@@ -74,6 +74,8 @@ pub struct Options {
     /// page could call a server on the reader's machine, by a name that it lets resolve to that machine. A server with
     /// keys takes any name.
     pub hosts: Vec<String>,
+    /// A part that paths may begin with, such as `/llm`: where a proxy passes them on as they are. Empty: none.
+    pub root_path: String,
     /// Models that are in memory at once, at least one.
     pub max_loaded: usize,
     /// Models that were idle for so long are unloaded; `None`: they stay.
@@ -106,6 +108,7 @@ impl Default for Options {
             keys: Keys::default(),
             origins: Vec::new(),
             hosts: Vec::new(),
+            root_path: String::new(),
             max_loaded: usize::MAX,
             unload_after: None,
             slot_folder: None,

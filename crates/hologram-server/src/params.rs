@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hologram_llm::engine::{Constraint, MAX_TOP_LOGPROBS, Request};
 use hologram_llm::sampling::SamplerConfig;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, integer, short, wrong};
@@ -47,6 +47,8 @@ pub struct Params {
     pub salt: Option<String>,
     /// Whether replies spell out control tokens.
     pub show_control: bool,
+    /// Whether the reply continues the conversation's last message.
+    pub continues: bool,
     /// The parameter that gave the constraint.
     pub constraint_name: &'static str,
     /// Whether probabilities are those after sampling.
@@ -112,7 +114,8 @@ impl Params {
             constraint: None,
             priority: fields.integer("priority", i32::MIN.into()..=i32::MAX.into())?.unwrap_or(0) as i32,
             salt: fields.text("cache_salt")?,
-            show_control: false,
+            show_control: !fields.boolean("skip_special_tokens")?.unwrap_or(true),
+            continues: false,
             constraint_name: "response_format",
             sampled_probabilities: false,
             progress: false,
@@ -285,12 +288,16 @@ pub fn response_format(fields: &mut Fields) -> Result<Option<Constraint>> {
 pub fn labels(fields: &mut Fields) -> Result<()> {
     fields.ignore(&["user", "metadata", "safety_identifier", "prompt_cache_key"]);
     // Routers write out their own settings at their defaults: sglang-router and vllm-router.
-    for name in ["no_stop_trim", "return_hidden_states", "continue_final_message", "include_stop_str_in_output"] {
+    for name in ["no_stop_trim", "return_hidden_states", "include_stop_str_in_output", "use_beam_search"] {
         fields.only(name, &[false.into()])?;
     }
-    for name in ["skip_special_tokens", "separate_reasoning", "stream_reasoning", "add_generation_prompt"] {
+    for name in ["separate_reasoning", "stream_reasoning", "include_reasoning", "spaces_between_special_tokens"] {
         fields.only(name, &[true.into()])?;
     }
+    // Chat completions have read these two.
+    fields.only("continue_final_message", &[false.into()])?;
+    fields.only("add_generation_prompt", &[true.into()])?;
+    fields.only("length_penalty", &[json!(1), json!(1.0)])?;
     fields.only("store", &[false.into()])?;
     fields.only("service_tier", &["auto".into(), "default".into()])
 }

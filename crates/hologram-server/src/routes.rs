@@ -26,6 +26,8 @@ pub struct Call {
     pub query: Option<String>,
     /// The body.
     pub body: Vec<u8>,
+    /// The name of the body's schema.
+    pub accepts: &'static str,
 }
 
 /// A request whose model is loaded.
@@ -53,10 +55,10 @@ impl Call {
         name: fn(&mut Fields) -> Result<Option<String>>,
         parse: impl FnOnce(&Served, &Limits, Fields) -> Result<T> + Send + 'static,
     ) -> Result<(T, Ready)> {
-        let Call { shared, tenant, body, .. } = self;
+        let Call { shared, tenant, body, accepts, .. } = self;
         shared.models()?;
         let (name, fields) = beside(move || {
-            let mut fields = Fields::new(crate::json::object(&body)?);
+            let mut fields = Fields::new(crate::json::object(&body)?).known_as(accepts);
             Ok((name(&mut fields)?, fields))
         })
         .await?;
@@ -134,6 +136,7 @@ pub enum Route {
     Ready,
     Version,
     ServerInfo,
+    Load,
     Props,
     Slots,
     Slot(String),
@@ -190,6 +193,7 @@ pub static TABLE: &[Row] = &[
     row(Method::GET, "/ready", |_| Route::Ready, "Whether requests are taken"),
     row(Method::GET, "/version", |_| Route::Version, "The version of the server"),
     row(Method::GET, "/server_info", |_| Route::ServerInfo, "The server, its model and its engine"),
+    row(Method::GET, "/load", |_| Route::Load, "The number of requests that are answered, in vLLM's form"),
     row(Method::GET, "/props", |_| Route::Props, "The model's properties, in llama.cpp's form"),
     row(Method::GET, "/slots", |_| Route::Slots, "Places for texts, in llama.cpp's form"),
     row(Method::POST, "/slots/{id}", |id| Route::Slot(id.into()), "Keeps a slot's text in a file, or gets it back"),
@@ -306,11 +310,12 @@ pub async fn run(route: Route, call: Call) -> Result<Response<Body>> {
         Route::Ready => info::ready(&call),
         Route::Version => Ok(info::version()),
         Route::ServerInfo => info::server(&call),
+        Route::Load => Ok(info::load(&call)),
         Route::Props => info::props(&call).await,
         Route::Slots => info::slots(&call),
         Route::Slot(id) => slots::run(call, &id).await,
         Route::Metrics => metrics::get(&call),
-        Route::OpenApi => Ok(body::json(StatusCode::OK, &openapi::document())),
+        Route::OpenApi => Ok(body::json(StatusCode::OK, &openapi::document(&call.shared.options.root_path))),
         Route::Models => openai::models::list(&call),
         Route::Model(name) => openai::models::get(&call, &name),
         Route::Chat => openai::chat::run(call).await,

@@ -153,6 +153,30 @@ impl Served {
     /// # Errors
     /// 400 when the model has no template, or it rejects the conversation.
     pub fn render(&self, conversation: &Conversation, reply: bool) -> Result<Written> {
+        self.render_with(conversation, |template, conversation, tokenizer| {
+            template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
+        })
+    }
+
+    /// As [`Served::render`], up to the end of the last message's content, which the reply continues.
+    ///
+    /// # Errors
+    /// As [`Served::render`], and 400 when the template does not write that content.
+    pub fn render_open(&self, conversation: &Conversation) -> Result<Written> {
+        self.render_with(conversation, |template, conversation, tokenizer| {
+            let written = template.write_open(conversation, tokenizer);
+            written.map_err(|e| ApiError::of_model("messages", e))?.ok_or_else(|| {
+                let message = "the chat template does not write the last message as it is, so none can continue it";
+                ApiError::unsupported("continue_final_message", message)
+            })
+        })
+    }
+
+    fn render_with(
+        &self,
+        conversation: &Conversation,
+        write: impl Fn(&ChatTemplate, &Conversation, &Tokenizer) -> Result<Written>,
+    ) -> Result<Written> {
         let template = self.template()?;
         let mut conversation = Cow::Borrowed(conversation);
         for (name, value) in &self.defaults.variables {
@@ -162,9 +186,7 @@ impl Served {
         }
         let conversation = native::adapted(&conversation, template.source());
         let tokenizer = self.tokenizer()?;
-        let write = |conversation: &Conversation| {
-            template.write(conversation, reply, tokenizer).map_err(|e| ApiError::of_model("messages", e))
-        };
+        let write = |conversation: &Conversation| write(template, conversation, tokenizer);
         write(&conversation).or_else(|e| native::with_text_arguments(&conversation).map_or(Err(e), |c| write(&c)))
     }
 

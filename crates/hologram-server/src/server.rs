@@ -62,10 +62,15 @@ impl Shared {
         Ok(running)
     }
 
-    /// A name that occurs once, such as `chatcmpl-1a2b…`.
+    /// A name that occurs once: this and 32 hexadecimal digits, as in `chatcmpl-1a2b…`.
     pub fn new_id(&self, prefix: &str) -> String {
         let number = self.ids.fetch_add(1, Ordering::Relaxed);
-        format!("{prefix}{:016x}{:08x}", self.random.hash_one(number), number as u32)
+        format!("{prefix}{:016x}{number:016x}", self.random.hash_one(number))
+    }
+
+    /// Requests that are answered now.
+    pub fn load(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
     }
 
     /// Tells when the sockets are to close.
@@ -156,7 +161,7 @@ impl Server {
     pub fn run(self) -> std::io::Result<End> {
         let mut signals = self.runtime.block_on(async { Signals::new() })?;
         self.runtime.block_on(signals.next());
-        tracing::info!(running = self.shared.running.load(Ordering::SeqCst), "draining");
+        tracing::info!(running = self.shared.load(), "draining");
         Ok(self.drain_until(async move { signals.next().await }))
     }
 
@@ -173,7 +178,7 @@ impl Server {
         let end = self.runtime.block_on(async {
             // New requests get their 503 meanwhile.
             let idle = async {
-                while self.shared.running.load(Ordering::SeqCst) > 0 {
+                while self.shared.load() > 0 {
                     sleep(Duration::from_millis(20)).await;
                 }
             };

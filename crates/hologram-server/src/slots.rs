@@ -31,7 +31,7 @@ pub async fn run(call: Call, id: &str) -> Result<Response<Body>> {
     let action = action.ok_or_else(|| ApiError::none_of("action", &actions))?;
     let mut fields = match call.body.is_empty() {
         true => Fields::new(serde_json::Map::new()),
-        false => Fields::new(crate::json::object(&call.body)?),
+        false => Fields::new(crate::json::object(&call.body)?).known_as(call.accepts),
     };
     let name = fields.text("filename")?;
     let model = fields.text("model")?.or(call.query_value("model"));

@@ -24,6 +24,9 @@ pub trait Writer: Send {
     /// Appends what an event of a reply adds to the response.
     fn event(&mut self, reply: usize, event: Event, out: &mut String);
 
+    /// Appends what was held back to go with a next event, which is not there yet.
+    fn flush(&mut self, _: &mut String) {}
+
     /// Appends the response's end.
     fn end(&mut self, out: &mut String);
 }
@@ -69,14 +72,17 @@ impl<W: Writer> Pieces for Streamed<W> {
                     self.replies = None;
                     break;
                 }
-                Poll::Pending if out.is_empty() => {
-                    let Some(ping) = &mut self.ping else { return Poll::Pending };
-                    match ping.as_mut().poll(cx) {
-                        Poll::Ready(()) => out += ": waiting\n\n",
-                        Poll::Pending => return Poll::Pending,
-                    }
-                }
                 Poll::Pending => break,
+            }
+        }
+        if self.replies.is_some() {
+            self.writer.flush(&mut out);
+            if out.is_empty() {
+                let Some(ping) = &mut self.ping else { return Poll::Pending };
+                match ping.as_mut().poll(cx) {
+                    Poll::Ready(()) => out += ": waiting\n\n",
+                    Poll::Pending => return Poll::Pending,
+                }
             }
         }
         if let Some(ping) = &mut self.ping {

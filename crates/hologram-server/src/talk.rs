@@ -58,7 +58,10 @@ impl Talk {
             calls = Some(Calls::new(format, tools));
         }
         let mut harmony = Harmony::of(template, tools);
-        if let (Some(_), false, Some(_)) = (&params.constraint, offers, &harmony) {
+        if params.continues {
+            // What it continues is an answer.
+            harmony.iter_mut().for_each(|harmony| drop(harmony.push(&[CHANNEL, "final", MESSAGE].concat())));
+        } else if let (Some(_), false, Some(_)) = (&params.constraint, offers, &harmony) {
             begin = [CHANNEL, "final", MESSAGE].concat();
         }
         conversation.tools = tools.offered().iter().map(|tool| tool.value.clone()).collect();
@@ -67,7 +70,10 @@ impl Talk {
             // Thoughts have no form.
             conversation.variables.insert("enable_thinking".into(), false.into());
         }
-        let mut text = served.render(&conversation, true)?;
+        let mut text = match params.continues {
+            true => served.render_open(&conversation)?,
+            false => served.render(&conversation, true)?,
+        };
         if constrained && text.text().trim_end().ends_with(THINK) {
             // The constraint holds for all that follows.
             text.push("\n\n</think>\n\n");
@@ -88,7 +94,7 @@ impl Talk {
         let prompt = served.encode_written(&text, false, "messages")?;
         let names = Names { prompt: "messages", constraint: if of_tools { "tools" } else { params.constraint_name } };
         // Marks of calls, channels and thoughts may be control tokens.
-        params.show_control = offers || splitter.needs_control();
+        params.show_control |= offers || splitter.needs_control();
         Ok(Talk { splitter, prompt, params, names })
     }
 }

@@ -105,6 +105,15 @@ fn conversation(served: &Served, fields: &mut Fields) -> Result<Written> {
     let messages = messages::parse(fields)?;
     let tools = fields.list("tools")?.unwrap_or_default();
     let variables = talk::variables(fields, served)?;
-    let reply = fields.boolean("add_generation_prompt")?.unwrap_or(true);
-    served.render(&Conversation { messages, tools, variables }, reply)
+    let open = fields.boolean("continue_final_message")?.unwrap_or(false);
+    let reply = fields.boolean("add_generation_prompt")?;
+    let conversation = Conversation { messages, tools, variables };
+    match (open, reply) {
+        (true, Some(true)) => Err(ApiError::invalid(
+            "continue_final_message",
+            "the text ends with the last message, or where a reply begins (add_generation_prompt)",
+        )),
+        (true, _) => served.render_open(&conversation),
+        (false, reply) => served.render(&conversation, reply.unwrap_or(true)),
+    }
 }

@@ -28,8 +28,9 @@ fn the_page_is_served_and_stays_in_its_origin() {
             assert!(named, "{path}: {:.60}", rest);
         }
         assert!(!file.body.contains("innerHTML =") && !file.body.contains("insertAdjacentHTML"), "{path}");
-        let files = file.body.split('"').filter(|text| text.starts_with("/page/") || text.starts_with("./"));
-        for name in files.map(|text| text.replace("./", "/page/")) {
+        // Addresses are relative, so that the page also works below a proxy's path.
+        let files = file.body.split('"').filter(|text| text.starts_with("page/") || text.starts_with("./"));
+        for name in files.map(|text| text.replace("./", "page/")).map(|text| format!("/{text}")) {
             if !seen.contains(&name) {
                 seen.push(name.clone());
                 waiting.push(name);

@@ -23,6 +23,7 @@ VALUES = {
     "--api-key": "--api-key",
     "--seed": "--seed",
     "--max-num-batched-tokens": "--step-tokens",
+    "--root-path": "--root-path",
     **dict.fromkeys(
         "--dtype --lora-modules --max-lora-rank --max-cpu-loras --chat-template --reasoning-parser --tool-call-parser"
         " --tensor-parallel-size --structured-outputs-config.backend --gpu-memory-utilization"
@@ -33,7 +34,7 @@ VALUES = {
 ALWAYS = set(
     "--enforce-eager --enable-prompt-tokens-details --no-enable-prefix-caching --disable-frontend-multiprocessing"
     " --enable-lora --enable-chunked-prefill --enable-auto-tool-choice --enable-prefix-caching"
-    " --enable-request-id-headers".split()
+    " --enable-request-id-headers --enable-server-load-tracking".split()
 )
 
 
@@ -72,6 +73,8 @@ class RemoteOpenAIServer:
         if stand_in := os.environ.get("HOLOGRAM_MODEL"):
             own += ["--model", stand_in]
         env = {**os.environ, **(env_dict or {})}
+        if key := env.get("VLLM_API_KEY"):
+            own += ["--api-key", key]
         self.proc = subprocess.Popen([os.environ.get("HOLOGRAM", "hologram"), "serve", *own], env=env)
         client = httpx.Client(transport=httpx.HTTPTransport(uds=self.uds)) if self.uds else httpx
         for _ in range(600):

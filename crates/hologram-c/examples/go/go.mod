@@ -1,5 +1,5 @@
 module hologram-example
 
-go 1.21
+go 1.19
 
 require github.com/ebitengine/purego v0.8.2

@@ -6,6 +6,7 @@ use hologram_llm::GenerateOptions;
 use hologram_llm::sampling::SamplerConfig;
 
 use super::usage;
+use crate::commands::run::fresh_seed;
 
 /// Sampling and context options.
 #[derive(Args)]
@@ -45,8 +46,10 @@ pub struct SamplingArgs {
     pub kv: Option<Kv>,
 }
 
+/// -1 is llama.cpp's way to ask for a different one in each run.
 fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
+    let number = if text == "-1" { Ok(fresh_seed()) } else { text.parse() };
+    number.map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// Element types of the KV cache.

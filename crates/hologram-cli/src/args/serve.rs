@@ -125,6 +125,16 @@ fn origin(text: &str) -> Result<String, String> {
     }
 }
 
+/// The beginning of paths, without a slash at its end.
+fn root_path(text: &str) -> Result<String, String> {
+    let path = text.trim_end_matches('/');
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
+    match path.starts_with('/') && !path.contains("//") && path.chars().all(valid) {
+        true => Ok(path.into()),
+        false => Err("it must begin with a slash, such as /llm".into()),
+    }
+}
+
 /// Options of `serve`.
 #[derive(Args, Clone)]
 pub struct ServeArgs {
@@ -184,6 +194,9 @@ pub struct ServeArgs {
     /// takes any name
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
+    /// Take paths that begin with this part too, such as /llm: for a proxy that passes them on as they are
+    #[arg(long, value_name = "PATH", value_parser = root_path)]
+    pub root_path: Option<String>,
     /// Use this chat template, a Jinja file, instead of the model's
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,

@@ -23,7 +23,7 @@ mod models;
 mod perplexity;
 mod program;
 mod quantize;
-mod run;
+pub mod run;
 mod selftest;
 mod serve;
 mod serve_models;

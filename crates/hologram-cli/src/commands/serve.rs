@@ -81,7 +81,20 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     }
     // Else it tells that it is alive while the model loads.
     let without = args.without.iter().map(|part| (*part).into()).collect();
-    let options = Options { listen, tls, keys, origins, hosts, max_loaded, unload_after, slot_folder, without, limits };
+    let root_path = args.root_path.clone().unwrap_or_default();
+    let options = Options {
+        listen,
+        tls,
+        keys,
+        origins,
+        hosts,
+        root_path,
+        max_loaded,
+        unload_after,
+        slot_folder,
+        without,
+        limits,
+    };
     let server = Server::start(options).with_context(|| match &args.unix_socket {
         Some(path) => format!("cannot listen on {}", path.display()),
         None => format!("cannot listen on {}, port {}", args.host, args.port),

@@ -418,6 +418,10 @@ fn models() -> Vec<Case> {
         cases.push(case("attention", &operands, move |g, v| {
             g.dot_product_attention(v[0], v[1], v[2], &TensorAttention { scale: None, causal })
         }));
+        let operands = [floats(&[2, 4, 3, 2]), floats(&[2, 2, 5, 2]), floats(&[2, 2, 5, 2])];
+        cases.push(case("flash_attention", &operands, move |g, v| {
+            g.flash_attention(v[0], v[1], v[2], &TensorAttention { scale: None, causal })
+        }));
     }
     cases
 }

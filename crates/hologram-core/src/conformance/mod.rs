@@ -187,6 +187,7 @@ macro_rules! conformance_suite {
             elementwise cast fill
             concat pad arange random_uniform random_normal
             gather repack rms_norm quantize quantize_f8 matmul expert_matmul expert_sum batch_matmul rope kv_append attention
+            flash_attention flash_attention_sums flash_attention_gradients
             conv_state causal_conv recurrent_state recurrence
             copy reduce_sum reduce_mean reduce_prod reduce_max reduce_min arg_max arg_min
             softmax log_softmax sample top_k take sort_blocks sort_merge scatter scatter_add

@@ -10,7 +10,7 @@ use hologram_isa::{Capability, Type};
 
 use super::data::{self, POISON, Random};
 use super::groups::{self, GroupCase};
-use super::{Case, HostTensor, Reference};
+use super::{Case, Fill, HostTensor, Reference};
 use crate::error::{CoreError, Result};
 use crate::executor::Executor;
 use crate::graph::{CompileOptions, Graph, Plan};
@@ -67,20 +67,22 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
     cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, c)).collect()
 }
 
-/// Runs every case of every operation and of groups on several threads: as the device's native kernel, and as program
-/// all of them, or only the first of each operation and type, and none of groups. For devices whose programs take long
-/// to compile.
-pub fn run_on_threads(executor: &Executor, threads: usize, all_programs: bool) -> Vec<CaseResult> {
+/// Runs cases of every operation and of groups on several threads, for devices whose kernels take long to compile: every
+/// case as program and as the device's native kernel if `all`. Else the first of each operation and type runs as both,
+/// and one in three of the others, and of groups, natively.
+pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<CaseResult> {
     let mut seen = HashSet::new();
     let mut counts = HashMap::new();
-    let of_operations = all_cases().iter().map(|case| {
-        let index = counts.entry(case.op.name()).or_insert(0);
-        *index += 1;
-        let program = seen.insert((case.op.name(), case.dtype())) || all_programs;
-        (*index - 1, Job::Operation(case, program))
+    let of_operations = all_cases().iter().filter_map(|case| {
+        let count = counts.entry(case.op.name()).or_insert(0);
+        let index = *count;
+        *count += 1;
+        let program = seen.insert((case.op.name(), case.dtype())) || all;
+        (program || index % 3 == 0).then_some((index, Job::Operation(case, program)))
     });
     let groups = groups::cases_for(executor);
-    let of_groups = groups.iter().enumerate().map(|(index, case)| (index, Job::Group(case)));
+    let of_groups = groups.iter().enumerate().filter(|(index, _)| all || index % 3 == 0);
+    let of_groups = of_groups.map(|(index, case)| (index, Job::Group(case)));
     // From the end: groups take longest.
     let jobs = Mutex::new(of_operations.chain(of_groups).collect::<Vec<_>>());
     let results = Mutex::new(Vec::new());
@@ -92,7 +94,7 @@ pub fn run_on_threads(executor: &Executor, threads: usize, all_programs: bool) -
                     let result = match job {
                         Job::Operation(case, true) => run_case(executor, index, case),
                         Job::Operation(case, false) => run_ways(executor, index, case, &[true]),
-                        Job::Group(case) if all_programs => case.run(executor, index),
+                        Job::Group(case) if all => case.run(executor, index),
                         Job::Group(case) => case.run_ways(executor, index, &[true]),
                     };
                     results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
@@ -373,6 +375,15 @@ pub(super) fn work(case: &Case) -> usize {
         }
         [x, w, ..] if matches!(case.op.operation(), Operation::Conv2d { .. }) => {
             elements(x) * elements(w) / w.shape.get(1).map_or(1, |d| case.size(*d).1)
+        }
+        [q, _, _, positions, ..] if matches!(case.op.operation(), Operation::Attention { .. }) => {
+            let values = if let Fill::Values(values) = &positions.fill { values.as_slice() } else { &[] };
+            elements(q) * (values.iter().sum::<f32>() as usize / values.len().max(1) + 1)
+        }
+        // Whole blocks, however short a line is.
+        [x, ..] if let Operation::SortBlocks { axis, .. } = case.op.operation() => {
+            let line = x.shape.get(axis as usize).map_or(1, |d| case.size(*d).1).max(1);
+            elements(x) / line * line.next_multiple_of(hologram_backends::SORT_BLOCK)
         }
         inputs => inputs.iter().map(elements).sum(),
     }

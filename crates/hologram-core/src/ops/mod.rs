@@ -17,6 +17,7 @@ mod dot_attention;
 mod elementwise;
 mod expert_matmul;
 mod expert_sum;
+mod flash_attention;
 mod gather;
 mod kernel;
 mod kv_append;
@@ -166,6 +167,7 @@ pub fn cases() -> Vec<Case> {
         causal_conv::cases,
         recurrence::cases,
         attention::cases,
+        flash_attention::cases,
         copy::cases,
         concat::cases,
         pad::cases,

@@ -82,6 +82,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         | Operation::OptimizerStep { .. }
         | Operation::SortMerge { .. }
         | Operation::Repack
+        | Operation::FlashAttention { .. }
         | Operation::Sample
         | Operation::Probe(_) => &[],
     }

@@ -83,6 +83,25 @@ impl ChatTemplate {
         let marked = self.render_conversation(&conversation, reply)?;
         Ok(Written { marked, mark: any.then_some(mark) })
     }
+
+    /// As [`ChatTemplate::write`], up to the end of the last message's content, so that a reply continues it. `None`:
+    /// the template does not write that content, or there is none.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn write_open(&self, conversation: &Conversation, tokenizer: &Tokenizer) -> Result<Option<Written>> {
+        let mut conversation = conversation.clone();
+        let Conversation { messages, tools, variables } = &conversation;
+        let all = || messages.iter().chain(tools).chain(variables.values());
+        let end = MARKS.into_iter().find(|mark| all().all(|value| !contains(value, *mark)));
+        let content = conversation.messages.last_mut().and_then(|message| message.get_mut("content"));
+        let (Some(end), Some(Json::String(content))) = (end, content) else { return Ok(None) };
+        content.push(end);
+        let mut written = self.write(&conversation, false, tokenizer)?;
+        let at = written.marked.rfind(end);
+        written.marked.truncate(at.unwrap_or(0));
+        Ok(at.map(|_| written))
+    }
 }
 
 fn contains(value: &Json, mark: char) -> bool {

@@ -50,6 +50,8 @@ pub enum Event {
         reason: Finish,
         /// The stop text that was found.
         stop: Option<String>,
+        /// The token that ended the text. It is counted, but has no text and no [`Token`](Event::Token).
+        end: Option<u32>,
         /// Numbers of tokens.
         usage: Usage,
         /// Where the time went.
@@ -76,6 +78,8 @@ pub struct Logprob {
     pub id: u32,
     /// The natural logarithm of its probability.
     pub logprob: f32,
+    /// Its place among all tokens by probability, from 1.
+    pub rank: usize,
     /// Its bytes, not necessarily whole characters; control tokens as the vocabulary spells them. Empty without a
     /// tokenizer.
     pub bytes: Vec<u8>,
@@ -246,13 +250,20 @@ impl Drop for Events {
 impl Sender {
     /// Sends an event, whatever is unread. Nothing follows the last.
     pub fn send(&self, event: Event) {
+        self.send_all([event]);
+    }
+
+    /// As [`Sender::send`] with several events, which the reader finds together.
+    pub fn send_all(&self, events: impl IntoIterator<Item = Event>) {
         let waker = {
             let mut state = lock(&self.channel.state);
-            if state.ended {
-                return;
+            for event in events {
+                if state.ended {
+                    return;
+                }
+                state.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
+                state.unread.push_back(event);
             }
-            state.ended = matches!(event, Event::Finished { .. } | Event::Failed(_));
-            state.unread.push_back(event);
             state.full = state.unread.len() >= self.limit;
             state.waker.take()
         };

@@ -29,9 +29,9 @@ pub struct Request {
     /// The number of most probable tokens to report beside each generated token, at most [`MAX_TOP_LOGPROBS`]; 0
     /// reports only the generated token.
     pub logprobs: Option<usize>,
-    /// Whether to report the tokens of the prompt too, with as many alternatives as `logprobs` says. The prompt is then
-    /// computed anew.
-    pub prompt_logprobs: bool,
+    /// The number of most probable tokens to report beside each token of the prompt, at most [`MAX_TOP_LOGPROBS`];
+    /// `None` reports none of them. The prompt is then computed anew.
+    pub prompt_logprobs: Option<usize>,
     /// Whether the probabilities reported are those that a token was drawn from, after biases, constraint, penalties,
     /// filters and temperature, instead of the model's own.
     pub sampled_probabilities: bool,
@@ -60,7 +60,7 @@ pub struct Request {
     pub show_control: bool,
 }
 
-/// The maximum of [`Request::logprobs`].
+/// The maximum of [`Request::logprobs`] and [`Request::prompt_logprobs`].
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// What a text must conform to.
@@ -133,7 +133,7 @@ impl Request {
             ignore_end: false,
             min_tokens: 0,
             logprobs: None,
-            prompt_logprobs: false,
+            prompt_logprobs: None,
             sampled_probabilities: false,
             progress: false,
             reuse: true,
@@ -175,8 +175,10 @@ impl Request {
         if self.stop.iter().any(String::is_empty) {
             return invalid("stop", "must not be empty".into());
         }
-        if let Some(n) = self.logprobs.filter(|n| *n > MAX_TOP_LOGPROBS) {
-            return invalid("logprobs", format!("is {n}, but must be at most {MAX_TOP_LOGPROBS}"));
+        for (field, n) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(n) = n.filter(|n| *n > MAX_TOP_LOGPROBS) {
+                return invalid(field, format!("is {n}, but must be at most {MAX_TOP_LOGPROBS}"));
+            }
         }
         if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= vocab) {
             return invalid("logit_bias", outside(*token));

@@ -108,7 +108,7 @@ impl Sequence {
             stop: StopFilter::new(&request.stop),
             cached_tokens: 0,
             limit: request.limit(context),
-            prompt_logprobs: if request.prompt_logprobs { vec![None] } else { Vec::new() },
+            prompt_logprobs: request.prompt_logprobs.map(|_| None).into_iter().collect(),
             progress: 0,
             has_line_end: false,
             submitted,
@@ -177,7 +177,7 @@ impl Sequence {
 
     /// Whether the tokens of the prompt still need logits.
     pub fn wants_prompt_logprobs(&self) -> bool {
-        self.request.prompt_logprobs && self.prompt_logprobs.len() < self.request.prompt.len()
+        self.request.prompt_logprobs.is_some() && self.prompt_logprobs.len() < self.request.prompt.len()
     }
 
     /// Whether its next token needs logits on the host. Otherwise the device can sample it.
@@ -248,7 +248,7 @@ impl Sequence {
         }
         for (row, next) in rows.zip(start + 1..self.request.prompt.len()) {
             if next == self.prompt_logprobs.len() {
-                let top = self.request.logprobs.unwrap_or(0);
+                let top = self.request.prompt_logprobs.unwrap_or(0);
                 self.prompt_logprobs.push(Some(logprobs(row, self.request.prompt[next], top, tokenizer)));
             }
         }
@@ -278,7 +278,7 @@ impl Sequence {
         let early = self.is_early();
         self.tokens.push(id);
         if !early && self.is_end(id, model) {
-            return Some(self.finish(Finish::EndOfText, None));
+            return Some(self.finish_after(None, Finish::EndOfText, None, Some(id)));
         }
         let complete = match self.grammar.as_mut().map(|grammar| grammar.take(id)) {
             Some(Err(reason)) => return Some(self.fail(Failure::Constraint { reason })),
@@ -295,14 +295,17 @@ impl Sequence {
         let text = tokenizer.map(|t| self.decoder.push(t, id)).unwrap_or_default();
         let (text, stop) = if early { (text.into(), None) } else { self.stop.push(text) };
         self.has_line_end |= text.contains('\n');
-        self.sender.send(Event::Token { ids: vec![id], text, logprobs });
-        if stop.is_some() {
-            return Some(self.finish(Finish::Stop, stop));
-        }
-        if complete {
-            return Some(self.finish(Finish::EndOfText, None));
-        }
-        (self.generated() >= self.limit.0).then(|| self.finish(self.limit_reason(), None))
+        let token = Event::Token { ids: vec![id], text, logprobs };
+        let reason = match () {
+            () if stop.is_some() => Finish::Stop,
+            () if complete => Finish::EndOfText,
+            () if self.generated() >= self.limit.0 => self.limit_reason(),
+            () => {
+                self.sender.send(token);
+                return None;
+            }
+        };
+        Some(self.finish_after(Some(token), reason, stop, None))
     }
 
     fn is_end(&self, id: u32, model: &Model) -> bool {
@@ -367,7 +370,19 @@ impl Sequence {
     }
 
     /// Ends the text. An incomplete character becomes U+FFFD.
-    pub fn finish(&mut self, mut reason: Finish, mut stop: Option<String>) -> End {
+    pub fn finish(&mut self, reason: Finish, stop: Option<String>) -> End {
+        self.finish_after(None, reason, stop, None)
+    }
+
+    /// As [`Sequence::finish`], with the last token or the token that ends the text.
+    fn finish_after(
+        &mut self,
+        token: Option<Event>,
+        mut reason: Finish,
+        mut stop: Option<String>,
+        end: Option<u32>,
+    ) -> End {
+        let mut events = Vec::from_iter(token);
         if stop.is_none() {
             let (mut text, found) = self.stop.push(self.decoder.finish());
             match found {
@@ -375,12 +390,13 @@ impl Sequence {
                 None => text += &self.stop.finish(),
             }
             if !text.is_empty() {
-                self.sender.send(Event::Token { ids: Vec::new(), text, logprobs: Vec::new() });
+                events.push(Event::Token { ids: Vec::new(), text, logprobs: Vec::new() });
             }
         }
         self.record();
         let (usage, timings) = (self.usage(), self.timings());
-        self.sender.send(Event::Finished { reason, stop, usage, timings });
+        events.push(Event::Finished { reason, stop, end, usage, timings });
+        self.sender.send_all(events);
         End::Finished
     }
 

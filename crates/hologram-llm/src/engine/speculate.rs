@@ -117,7 +117,17 @@ pub(super) struct Pace {
     sizes: HashSet<usize>,
     /// Seconds of a round of the draft model.
     round: Option<f64>,
+    /// Seconds of a step without pieces of prompts, of late.
+    text: Option<f64>,
+    /// Seconds that a token of a prompt adds to a step, of late.
+    prompt_token: Option<f64>,
 }
+
+/// A step with a piece of a long prompt may take this many times as long as one without.
+const STALL: f64 = 2.5;
+
+/// Pieces have a multiple of this number of tokens: kernels compute as many at a time.
+const PIECE_UNIT: usize = 64;
 
 /// What a guess costs, as a share of a token without guesses, until it is known. Low, so that it is tried.
 const UNKNOWN: f64 = 0.3;
@@ -136,6 +146,26 @@ impl Pace {
         if !self.sizes.insert(size) {
             shortest(self.steps.entry(size).or_insert(seconds), seconds);
         }
+    }
+
+    /// Takes the time of a step with `prompt` tokens of pieces of prompts, beside texts or not.
+    pub fn measure_piece(&mut self, prompt: usize, beside: bool, seconds: f64) {
+        let late = |of: &mut Option<f64>, value: f64| *of = Some(of.map_or(value, |old| old + (value - old) / 4.0));
+        if prompt == 0 {
+            late(&mut self.text, seconds);
+        } else if prompt >= PIECE_UNIT {
+            let text = self.text.filter(|_| beside).unwrap_or(0.0);
+            late(&mut self.prompt_token, (seconds - text).max(seconds / 4.0) / prompt as f64);
+        }
+    }
+
+    /// How many tokens of long prompts a step may have beside texts, whose next tokens wait for it.
+    pub fn piece(&self, step_tokens: usize) -> usize {
+        let tokens = match (self.text, self.prompt_token) {
+            (Some(text), Some(token)) if token > 0.0 => (STALL - 1.0) * text / token,
+            _ => step_tokens as f64 / 4.0,
+        };
+        ((tokens as usize).min(step_tokens) / PIECE_UNIT * PIECE_UNIT).max(PIECE_UNIT)
     }
 
     /// Takes the time of rounds of the draft model.
@@ -206,6 +236,21 @@ impl DraftRate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_of_long_prompts_take_a_bounded_time() {
+        let mut pace = Pace::default();
+        assert_eq!((pace.piece(2048), pace.piece(16)), (512, PIECE_UNIT));
+        // 5 ms a step of texts, to which a prompt adds 20 us a token: 375 tokens take 1.5 times as long.
+        pace.measure_piece(0, true, 5e-3);
+        pace.measure_piece(2048, true, 5e-3 + 2048.0 * 20e-6);
+        assert_eq!((pace.piece(2048), pace.piece(256)), (320, 256));
+        // The same cost, from a step without texts; then a slower device.
+        pace.measure_piece(1000, false, 20e-3);
+        assert_eq!(pace.piece(2048), 320);
+        (0..50).for_each(|_| pace.measure_piece(320, true, 1.0));
+        assert_eq!(pace.piece(2048), PIECE_UNIT);
+    }
 
     #[test]
     fn repetitions_are_guessed() {

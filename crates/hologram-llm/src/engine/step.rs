@@ -233,10 +233,14 @@ impl Worker {
             return self.fail(&items, &e);
         }
         let rows = self.session.results();
-        if !items.iter().any(|item| item.guessed.is_empty() && item.count > 1) {
+        let seconds = (now - began).as_secs_f64();
+        let pieces = || items.iter().filter(|item| item.guessed.is_empty() && item.count > 1);
+        if pieces().next().is_none() {
             let tokens = items.iter().map(|item| item.guessed.len().max(1)).sum();
-            self.pace.measure(tokens, (now - began).as_secs_f64());
+            self.pace.measure(tokens, seconds);
         }
+        let beside = pieces().count() < items.len();
+        self.pace.measure_piece(pieces().map(|item| item.count).sum(), beside, seconds);
         // Who has read an event finds it counted.
         let shared = self.shared.clone();
         let mut published = lock(&shared.stats);
@@ -323,7 +327,7 @@ impl Worker {
             // Tokens that were generated one by one have other bits than those of a prompt.
             let whole = match self.options.deterministic {
                 // Its pieces may be shorter.
-                true if s.request.prompt_logprobs => 0,
+                true if s.request.prompt_logprobs.is_some() => 0,
                 true => computed.min(s.request.prompt.len() / unit * unit),
                 false => computed,
             };

@@ -310,7 +310,7 @@ impl Worker {
     fn fit(&self, tokens: &[u32], request: &Request) -> Option<Prefix> {
         let cache = self.session.cache();
         // All logits of a prompt are wanted only if nothing of it is reused.
-        let reuses = self.options.prefix_cache && request.reuse && !request.prompt_logprobs;
+        let reuses = self.options.prefix_cache && request.reuse && request.prompt_logprobs.is_none();
         let reused = if reuses { tokens } else { &[] };
         let find = |tokens: &[u32]| cache.find_prefix(&self.hasher, request.tenant.as_deref(), tokens);
         let (mut prefix, unit) = (find(reused), self.unit());
@@ -372,7 +372,7 @@ impl Worker {
     /// nothing but the prompt. From there on tokens are computed one by one, in any number at a time.
     fn end_of_piece(&self, s: &Sequence, from: usize) -> Option<usize> {
         let (unit, prompt) = (self.unit(), s.request.prompt.len());
-        let unit = if s.request.prompt_logprobs { unit.min(MAX_LOGITS) } else { unit };
+        let unit = if s.request.prompt_logprobs.is_some() { unit.min(MAX_LOGITS) } else { unit };
         (self.options.deterministic && from < prompt).then_some(prompt.min((from / unit + 1) * unit))
     }
 
@@ -386,8 +386,9 @@ impl Worker {
         (self.options.step_tokens / 2).max(1)
     }
 
-    /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. Returns
-    /// false if blocks are missing, or the results of the step in flight.
+    /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. What a step
+    /// takes of long prompts is bounded by the time that the texts wait for it. Returns false if blocks are missing, or
+    /// the results of the step in flight.
     fn plan(&mut self) -> bool {
         self.step.clear();
         let mut room = self.session.cache().available_blocks();
@@ -395,6 +396,7 @@ impl Worker {
         let ready = |s: &Sequence| s.paused.is_none();
         let prompts = self.running.iter().filter(|s| ready(s) && self.pending(s) > 1).count();
         let mut has_piece = false;
+        let mut long = budget;
         for single in [true, false] {
             for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
                 let (mut pending, from) = (self.pending(s), self.session.len(s.slot));
@@ -402,13 +404,19 @@ impl Worker {
                 if next.is_some() {
                     pending = 1;
                 }
-                if pending == 0 || (pending == 1) != single || budget == 0 {
+                if single && pending == 1 {
+                    long = long.min(self.pace.piece(budget));
+                }
+                // A deterministic prompt has its pieces at fixed places.
+                let is_long = pending > self.options.step_tokens / 2 && !self.options.deterministic;
+                let budget_here = if is_long { budget.min(long) } else { budget };
+                if pending == 0 || (pending == 1) != single || budget_here == 0 {
                     continue;
                 }
                 let share = if prompts > 1 { self.prompt_share() } else { budget };
                 let all = s.wants_prompt_logprobs();
                 let last_block = from.next_multiple_of(BLOCK_SIZE) - from;
-                let most = share.min(budget).min(if all { MAX_LOGITS } else { budget });
+                let most = share.min(budget_here).min(if all { MAX_LOGITS } else { budget });
                 let mut count = pending.min(most).min(last_block + room * BLOCK_SIZE);
                 // A step ends with the prompt's last whole block, so that its state can be saved.
                 let whole_blocks = s.request.prompt.len().saturating_sub(1) / BLOCK_SIZE * BLOCK_SIZE;
@@ -429,6 +437,7 @@ impl Worker {
                 }
                 room -= (count - count.min(last_block)).div_ceil(BLOCK_SIZE);
                 budget = budget.saturating_sub(count);
+                long = long.saturating_sub(if is_long { count } else { 0 });
                 let logits = match (all, count == pending) {
                     (true, _) => Logits::All,
                     (false, true) => Logits::Last,

@@ -122,8 +122,8 @@ impl Case {
                 _ => {}
             }
             (request.prompt_logprobs, request.logprobs) = match i % 11 {
-                7 => (true, Some(2)),
-                _ => (false, request.logprobs),
+                7 => (Some(2), Some(2)),
+                _ => (None, request.logprobs),
             };
             request
         };

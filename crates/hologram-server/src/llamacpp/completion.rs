@@ -138,7 +138,7 @@ impl Writer for Chunks {
                 data(&chunk, out);
                 self.replies[index].text.text += &text;
             }
-            Event::Finished { reason, stop, usage, timings } => {
+            Event::Finished { reason, stop, usage, timings, .. } => {
                 let Reply { shape, clock, text } = &mut self.replies[index];
                 (text.reason, text.stop, text.usage, text.timings) = (Some(reason), stop, usage, timings);
                 text.slot = clock.slot();

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use crate::body::{self, Body};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
+use crate::openapi;
 use crate::routes::{self, Call, Route, TABLE};
 
 /// Answers requests together. An error of one is its answer. Boxed: it runs routes, of which it is one.
@@ -22,7 +23,7 @@ pub fn run(call: Call) -> Pin<Box<dyn Future<Output = Result<Response<Body>>> + 
 
 async fn all(call: Call) -> Result<Response<Body>> {
     let most = call.shared.options.limits.sequences;
-    let mut fields = Fields::new(crate::json::object(&call.body)?);
+    let mut fields = Fields::new(crate::json::object(&call.body)?).known_as(call.accepts);
     let Some(instances) = fields.list("instances")? else {
         return Err(ApiError::invalid("instances", "instances are required"));
     };
@@ -35,7 +36,8 @@ async fn all(call: Call) -> Result<Response<Body>> {
     let mut answers = vec![Value::Null; instances.len()];
     let mut tasks = JoinSet::new();
     for (i, instance) in instances.into_iter().enumerate() {
-        let call = Call { shared: call.shared.clone(), tenant: call.tenant, query: None, body: Vec::new() };
+        let call =
+            Call { shared: call.shared.clone(), tenant: call.tenant, query: None, body: Vec::new(), accepts: "" };
         tasks.spawn(async move {
             let answer = one(call, instance, i).await;
             (i, answer.unwrap_or_else(|error| super::error(&error)))
@@ -61,11 +63,12 @@ async fn one(call: Call, instance: Value, index: usize) -> Result<Value> {
         return Err(ApiError::unsupported(format!("{name}.stream"), "instances are not streamed"));
     }
     let row = TABLE.iter().find(|row| row.method == Method::POST && [row.path, &*camel(row.path)].contains(&format));
+    let accepts = row.map_or("", |row| openapi::bodies(row.path).request);
     let route = row.map(|row| routes::find(&Method::POST, row.path)).transpose()?.map(|(_, route)| route);
     let Some(route) = route.filter(|route| !matches!(route, Route::Predict | Route::Slot(_))) else {
         return Err(ApiError::invalid(format!("{name}.@requestFormat"), "there is no such format"));
     };
-    let call = Call { body: Value::Object(members).to_string().into_bytes(), ..call };
+    let call = Call { body: Value::Object(members).to_string().into_bytes(), accepts, ..call };
     match routes::run(route, call).await?.into_body() {
         Body::Whole(bytes) => serde_json::from_slice(&bytes.unwrap_or_default())
             .map_err(|_| ApiError::unsupported(format!("{name}.@requestFormat"), "its answers are not JSON")),

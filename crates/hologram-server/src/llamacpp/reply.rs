@@ -67,6 +67,8 @@ impl Clock {
                 self.generated += ids.len();
                 self.first.get_or_insert_with(Instant::now);
             }
+            // With the token that ended it.
+            Event::Finished { usage, .. } => self.generated = usage.generated_tokens,
             _ => {}
         }
     }

@@ -153,7 +153,7 @@ fn common(fields: &mut Fields, served: &Served) -> Result<(Params, bool, Map<Str
         options.entry(name).or_insert(default);
     }
     let prefixed = |e: ApiError| ApiError { param: e.param.map(|p| format!("options.{p}")), ..e };
-    let mut options = Fields::new(options);
+    let mut options = Fields::new(options).known_as("OllamaOptions");
     let mut params = Params::parse(&mut options, served, 1).map_err(prefixed)?;
     options.finish().map_err(prefixed)?;
     params.max_tokens = limit.and_then(|n| usize::try_from(n).ok());

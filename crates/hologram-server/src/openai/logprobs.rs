@@ -6,20 +6,27 @@ use serde_json::{Map, Value, json};
 /// What OpenAI sends for a probability of zero, which JSON has no logarithm of.
 const NEVER: f32 = -9999.0;
 
-fn finite(logprob: f32) -> f32 {
+/// A log-probability as a number of JSON.
+pub fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { NEVER }
 }
 
-fn text(token: &Logprob) -> String {
+/// A token's text.
+pub fn text(token: &Logprob) -> String {
     String::from_utf8_lossy(&token.bytes).into_owned()
 }
 
-fn token(token: &Logprob) -> Value {
-    json!({ "token": text(token), "logprob": finite(token.logprob), "bytes": token.bytes })
+/// How a token is called: by its text or, as vLLM's clients may ask, by its number.
+fn name(token: &Logprob, by_id: bool) -> String {
+    if by_id { format!("token_id:{}", token.id) } else { text(token) }
 }
 
-/// A token in a chat completion.
-pub fn chat(logprobs: &TokenLogprobs) -> Value {
+/// A token in a chat completion. `by_id`: tokens are called by their numbers.
+pub fn chat(logprobs: &TokenLogprobs, by_id: bool) -> Value {
+    let token = |token: &Logprob| {
+        let name = name(token, by_id);
+        json!({ "token": name, "logprob": finite(token.logprob), "bytes": token.bytes })
+    };
     let mut value = token(&logprobs.token);
     value["top_logprobs"] = logprobs.top.iter().map(token).collect();
     value
@@ -42,18 +49,23 @@ pub struct Completion {
     offset: usize,
     /// Characters of the first tokens that are not in the text.
     hidden: usize,
+    /// The most alternatives per token.
+    most: usize,
+    /// Whether tokens are called by their numbers.
+    by_id: bool,
 }
 
 impl Completion {
-    /// Without the first `hidden` characters of its tokens, the text of the tokens is that of the completion.
-    pub fn new(hidden: usize) -> Completion {
-        Completion { hidden, ..Completion::default() }
+    /// Without the first `hidden` characters of its tokens, the text of the tokens is that of the completion. Each has
+    /// at most so many alternatives; `by_id`: tokens are called by their numbers.
+    pub fn new(hidden: usize, most: usize, by_id: bool) -> Completion {
+        Completion { hidden, most, by_id, ..Completion::default() }
     }
 
-    /// Adds a token, `None` for the prompt's first, whose bytes are `first`.
-    pub fn push(&mut self, logprobs: Option<&TokenLogprobs>, first: &[u8]) {
-        let bytes = logprobs.map_or(first, |logprobs| &logprobs.token.bytes);
-        let spelled = String::from_utf8_lossy(bytes).into_owned();
+    /// Adds a token, `None` for the prompt's first, which is `first`.
+    pub fn push(&mut self, logprobs: Option<&TokenLogprobs>, first: &Logprob) {
+        let token = logprobs.map_or(first, |logprobs| &logprobs.token);
+        let (bytes, spelled) = (&token.bytes, name(token, self.by_id));
         self.offsets.push(self.offset.saturating_sub(self.hidden));
         self.offset += characters(bytes);
         self.tokens.push(spelled.into());
@@ -65,8 +77,9 @@ impl Completion {
             Some(logprobs) => {
                 self.probabilities.push(finite(logprobs.token.logprob).into());
                 // The chosen token is among them, whatever its rank.
-                let all = logprobs.top.iter().chain([&logprobs.token]);
-                let tops: Map<String, Value> = all.map(|t| (text(t), finite(t.logprob).into())).collect();
+                let all = logprobs.top.iter().take(self.most).chain([&logprobs.token]);
+                let by_id = self.by_id;
+                let tops: Map<String, Value> = all.map(|t| (name(t, by_id), finite(t.logprob).into())).collect();
                 self.tops.push(tops.into());
             }
         }

@@ -21,7 +21,7 @@ pub fn parse(fields: &mut Fields) -> Result<Vec<Value>> {
 }
 
 fn message(value: Value, name: &str) -> Result<Value> {
-    let mut fields = Fields::of(value, name)?;
+    let mut fields = Fields::of(value, name)?.known_as("ChatMessage");
     let role = fields.one_of("role", &["system", "developer", "user", "assistant", "tool"])?;
     let Some(role) = role else { return Err(ApiError::invalid(format!("{name}.role"), "every message has a role")) };
     let mut message = Map::new();
@@ -72,7 +72,7 @@ pub fn text(content: Value, name: &str) -> Result<String> {
     let mut text = String::new();
     for (i, part) in parts.into_iter().enumerate() {
         let name = format!("{name}[{i}]");
-        let mut part = Fields::of(part, &name)?;
+        let mut part = Fields::of(part, &name)?.known_as("ContentPart");
         match part.text("type")?.as_deref() {
             Some("text" | "input_text" | "output_text") => {}
             _ => {
@@ -97,7 +97,7 @@ fn tool_calls(fields: &mut Fields) -> Result<Option<Value>> {
     let mut calls = Vec::new();
     for (i, value) in list.into_iter().enumerate() {
         let name = format!("{name}[{i}]");
-        let mut call = Fields::of(value, &name)?;
+        let mut call = Fields::of(value, &name)?.known_as("ToolCall");
         let id = call.text("id")?;
         call.only("type", &["function".into()])?;
         call.ignore(&["index"]);

@@ -110,13 +110,23 @@ impl Head {
         if self.extras.timings {
             chunk["timings"] = clock.timings();
         }
+        self.count(&mut chunk, clock, clock.generated());
+        chunk
+    }
+
+    /// A chunk of a reply before what was generated.
+    fn chunk_before(&self, choices: Value, clock: &Clock) -> Value {
+        let mut chunk = self.chunk(choices);
+        self.count(&mut chunk, clock, 0);
+        chunk
+    }
+
+    fn count(&self, chunk: &mut Value, clock: &Clock, generated_tokens: usize) {
         if self.numbers == Numbers::InEach {
-            let (prompt_tokens, generated_tokens) = (clock.total(), clock.generated());
             let mut total = Total::default();
-            total.add(Usage { prompt_tokens, cached_tokens: clock.cached(), generated_tokens }, true);
+            total.add(Usage { prompt_tokens: clock.total(), cached_tokens: clock.cached(), generated_tokens }, true);
             chunk["usage"] = total.json();
         }
-        chunk
     }
 
     /// Appends how much of the prompt is computed, if the client asked for that and an event tells.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::body::{self, Body};
 use crate::error::Result;
 use crate::job::{self, Replies};
+use crate::llamacpp::reply::timings;
 use crate::openai::now;
 use crate::reply::{Delta, LastCall, Splitter};
 use crate::routes::{Call, model_name};
@@ -113,7 +114,7 @@ impl Writer for Output {
                 let deltas = self.splitter.push(&text);
                 self.add(deltas, out);
             }
-            Event::Finished { reason, usage, .. } => {
+            Event::Finished { reason, usage, timings: times, .. } => {
                 let deltas = self.splitter.finish(Some(reason));
                 self.add(deltas, out);
                 let cut = self.last_call.is_cut(reason);
@@ -134,6 +135,7 @@ impl Writer for Output {
                     "output_tokens_details": { "reasoning_tokens": 0 },
                     "total_tokens": usage.prompt_tokens + usage.generated_tokens,
                 });
+                response["timings"] = timings(usage, times);
                 self.items.send(&format!("response.{status}"), json!({ "response": response }), out);
                 self.last = response;
             }

@@ -123,7 +123,7 @@ impl Tools {
     pub fn parse(fields: &mut Fields) -> Result<Tools> {
         let list = fields.list("tools")?.unwrap_or_default();
         let list = list.into_iter().enumerate().map(|(i, value)| {
-            let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
+            let mut tool = Fields::of(value, &format!("tools[{i}]"))?.known_as("Tool");
             tool.one_of("type", &["function"])?;
             let name = tool.name("function");
             let Some(function) = tool.object("function")? else {

@@ -3,24 +3,25 @@
 use hologram_backends::take_notes;
 use hologram_core::{Executor, conformance};
 
-/// Every case of native kernels, and of each operation and type one program: `programs` has every instruction.
+/// One case in three of native kernels, and of each operation and type one case, as program too: `programs` has every
+/// instruction.
 #[test]
 fn every_operation_computes_what_its_reference_does() {
     check(false);
 }
 
-/// Every case as program too, which are thousands of texts for the compiler.
+/// Every case, as program and natively, which are thousands of texts for the compiler.
 #[test]
 #[ignore = "minutes: the nightly workflow"]
-fn nightly_every_program_computes_what_its_reference_does() {
+fn nightly_every_case_computes_what_its_reference_does() {
     check(true);
 }
 
 /// A static device, such as that of `conformance_suite!`, would be alive at the end of the process.
-fn check(all_programs: bool) {
+fn check(all: bool) {
     let executor = Executor::open("metal", None).unwrap();
     // More than processors: what several ask the compiler for at once takes it half the time.
-    let results = conformance::run_on_threads(&executor, 48, all_programs);
+    let results = conformance::run_on_threads(&executor, 48, all);
     assert!(results.iter().any(|result| result.native), "no kernel ran");
     for op in conformance::op_names() {
         assert!(results.iter().any(|result| result.op == op), "{op} has no cases");

@@ -201,6 +201,7 @@ fn range(name: &str) -> &'static str {
         "min-p" => "a number from 0 to 1",
         "repeat-penalty" => "a number above 0",
         "presence-penalty" | "frequency-penalty" => "a number",
+        "max-tokens" => "a whole number, 0 or more, or unlimited",
         _ => "a whole number, 0 or more",
     }
 }
@@ -444,6 +445,10 @@ impl Chat {
             "frequency-penalty" => value.parse().map(|n| sampling.frequency_penalty = n).is_ok(),
             "min-p" => value.parse().map(|n| sampling.min_p = n).is_ok(),
             "seed" => value.parse().map(|n| sampling.seed = n).is_ok(),
+            "max-tokens" if matches!(value, "unlimited" | "none" | "-1") => {
+                options.max_tokens = usize::MAX;
+                true
+            }
             "max-tokens" => value.parse().map(|n| options.max_tokens = n).is_ok(),
             "think" => return self.set_think(value),
             _ => bail!("there is no setting {}; /set lists them", shown(name)),
