@@ -24,6 +24,7 @@ macro_rules! on_devices {
 }
 on_devices! {
     long_lines_are_sorted_stably
+    rows_are_sorted_stably
     updates_are_scattered_in_their_order
     indices_outside_are_errors_of_the_run
     everything_is_reduced_to_a_scalar
@@ -75,6 +76,34 @@ fn long_lines_are_sorted_stably(e: &Executor) {
                 for (j, i) in want.iter().enumerate() {
                     assert_eq!(order[j * inner + c] as usize, *i, "{j} of {n}, column {c}");
                     assert_eq!(sorted[j * inner + c], value(*i));
+                }
+            }
+        }
+    }
+}
+
+/// Rows of every size that devices have kernels for, of few and many different elements.
+fn rows_are_sorted_stably(e: &Executor) {
+    for (rows, n) in [(37, 5), (3, 256), (9, 400), (300, 1024), (2, 1500), (5, 4096), (2, 4097)] {
+        for few in [false, true] {
+            let mut values = numbers(rows * n);
+            if few {
+                values.iter_mut().for_each(|v| *v = (*v / 400.0).round());
+            }
+            let x = Tensor::from_slice(e, &[rows, n], &values).unwrap();
+            for descending in [false, true] {
+                let order: Vec<u32> = run(e, |g| {
+                    let x = g.constant(&x)?;
+                    g.arg_sort(x, 1, descending)
+                })
+                .unwrap();
+                for (r, (order, values)) in order.chunks(n).zip(values.chunks(n)).enumerate() {
+                    let mut want: Vec<u32> = (0..n as u32).collect();
+                    want.sort_by(|i, j| {
+                        let rising = values[*i as usize].partial_cmp(&values[*j as usize]).unwrap();
+                        if descending { rising.reverse() } else { rising }
+                    });
+                    assert!(order == want, "row {r} of {rows} x {n}, descending {descending}");
                 }
             }
         }

@@ -35,6 +35,7 @@ mod route;
 mod router;
 mod sample;
 mod softmax;
+mod sort;
 mod take;
 pub mod texts;
 mod top_k;
@@ -291,6 +292,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
         Operation::Matmul => &[matvec::find, gemm::find, matvec::find_rest],
         Operation::BatchMatmul { .. } => &[batch_matmul::find],
         Operation::Conv2d { .. } => &[conv2d::find],
+        Operation::SortBlocks { .. } => &[sort::find],
         _ => &[],
     }
 }
@@ -309,7 +311,7 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
         Fused::Experts(_) => &[experts::find_group],
         Fused::Recurrence(_) => &[recurrence::find_group],
         Fused::CausalConv(_) => &[causal_conv::find_group],
-        Fused::SortLines { .. } => &[],
+        Fused::SortLines { .. } => &[sort::find_group],
     }
 }
 

@@ -1,6 +1,7 @@
-//! `copy_view` and `concat` of any plain type, by the widest words that fit (`kernels/cuda/moves.cu`).
+//! `copy_view` and `concat` of any plain type, by the widest words that fit, or in squares of a view whose columns lie one
+//! after the other (`kernels/cuda/moves.cu`).
 
-use super::kernels::cuda::moves::{Concat, CopyView};
+use super::kernels::cuda::moves::{Concat, CopyView, TurnView};
 use super::launch::{Count, Places, launch, number, single};
 use super::{Memory, NativeKernel, Target};
 
@@ -10,6 +11,8 @@ use hologram_device::{DType, Extent, KernelSpec, Operation, TensorSpec};
 const PIECE: usize = 256;
 /// The most dimensions of a view, after neighbours that lie one after the other are joined.
 const MOST_DIMS: usize = 4;
+/// The least size of both dimensions of a view whose columns lie one after the other, for copies in squares.
+const LEAST_SIDE: usize = 16;
 /// The most tensors that one launch joins.
 const MOST_JOINED: usize = 4;
 
@@ -51,6 +54,9 @@ fn copy_view(spec: &KernelSpec, offset: u32, strides: &[u32]) -> Option<NativeKe
             _ => dims.push((n, stride)),
         }
     }
+    if let Some(kernel) = turn_view(spec, offset, &dims, size) {
+        return Some(kernel);
+    }
     // The innermost elements, if they are neighbours, are counted in bytes, and then in words.
     let bytes: Vec<usize> = dims.iter().map(|(_, stride)| stride.checked_mul(size)).collect::<Option<_>>()?;
     let dense = dims.last().is_some_and(|(n, stride)| *stride == 1 && n.is_some());
@@ -86,6 +92,55 @@ fn copy_view(spec: &KernelSpec, offset: u32, strides: &[u32]) -> Option<NativeKe
         offset: number(offset as usize / per)?,
     };
     Some(single(launch(args, format!("copy_view_{word}"), [total.max().div_ceil(PIECE), 1], PIECE)?))
+}
+
+/// The kernel for a view whose neighbours lie in an outer dimension. `dims`: sizes, `None` for one that may vary, and
+/// distances.
+fn turn_view(spec: &KernelSpec, offset: u32, dims: &[(Option<usize>, usize)], size: usize) -> Option<NativeKernel> {
+    let max = |i: usize| dims[i].0.unwrap_or_else(|| spec.output.shape.first().map_or(1, |e| e.max()));
+    let (last, outer) = dims.split_last()?;
+    let rows = outer.iter().position(|(_, stride)| *stride == 1)?;
+    let (columns, apart) = (last.0?, last.1);
+    let served = matches!(size, 1 | 2 | 4 | 8)
+        && dims.len() <= MOST_DIMS
+        && apart >= LEAST_SIDE
+        && columns >= LEAST_SIDE
+        && max(rows) >= LEAST_SIDE;
+    if !served {
+        return None;
+    }
+    // Strides of the output.
+    let mut to = vec![1; dims.len()];
+    for i in (1..dims.len()).rev() {
+        to[i - 1] = max(i).checked_mul(to[i])?;
+    }
+    // Size and both strides of the dimensions beside.
+    let mut beside = (0..dims.len() - 1).filter(|i| *i != rows).map(|i| [max(i), dims[i].1, to[i]]);
+    let [[n0, s0, t0], [n1, s1, t1]] = [0, 1].map(|_| beside.next().unwrap_or([1, 0, 0]));
+    if beside.next().is_some() {
+        return None;
+    }
+    let side = if size <= 2 { 64 } else { 32 };
+    let squares = columns.div_ceil(side) * max(rows).div_ceil(side);
+    let (places, total) = (Places::of(spec), Count::elements(&spec.output)?);
+    let args = TurnView {
+        x: places.input(0, 0),
+        y: places.output(0),
+        total: places.counted(total),
+        n0: number(n0)?,
+        n1: number(n1)?,
+        rows: number(max(rows))?,
+        columns: number(columns)?,
+        s0: number(s0)?,
+        s1: number(s1)?,
+        s: number(apart)?,
+        t0: number(t0)?,
+        t1: number(t1)?,
+        t: number(to[rows])?,
+        offset,
+    };
+    let groups = squares.checked_mul(n0)?.checked_mul(n1)?;
+    Some(single(launch(args, format!("turn_view_{size}"), [groups, 1], 256)?))
 }
 
 /// The number of words of `per` elements of a tensor.
@@ -127,7 +182,7 @@ fn concat(spec: &KernelSpec, axis: usize) -> Option<NativeKernel> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kernels::cuda::moves::{Concat, CopyView};
+    use super::super::kernels::cuda::moves::{Concat, CopyView, TurnView};
     use super::super::{NativeKernel, Part};
     use super::*;
 
@@ -185,6 +240,51 @@ mod tests {
                     rest /= n;
                 }
                 assert_eq!(place(args, i) * per, want, "word {i} of {args:?}");
+            }
+        }
+    }
+
+    /// Every element of a square goes where it belongs, whichever dimension its column is.
+    #[test]
+    fn copies_of_turned_views_go_in_squares() {
+        let rows = Extent::step(0, 40);
+        let fixed = Extent::Fixed;
+        for (offset, strides, shape, ty, squares) in [
+            (0u32, &[1u32, 100][..], &[fixed(100), fixed(70)][..], DType::F32, Some(12)),
+            (5, &[1, 40], &[rows, fixed(20)], DType::F16, Some(1)),
+            (0, &[2000, 1, 40], &[rows, fixed(33), fixed(50)], DType::U32, Some(40 * 4)),
+            (3, &[1, 4000, 50], &[rows, fixed(7), fixed(64)], DType::F32, Some(7 * 4)),
+            (0, &[9000, 1, 3000, 100], &[fixed(2), fixed(100), fixed(3), fixed(30)], DType::F32, Some(2 * 3 * 4)),
+            // Few columns, few rows, columns that are near.
+            (0, &[1, 100], &[fixed(100), fixed(8)], DType::F32, None),
+            (0, &[1, 8], &[fixed(8), fixed(100)], DType::F32, None),
+            (0, &[300, 1, 3], &[fixed(20), fixed(3), fixed(100)], DType::F32, None),
+        ] {
+            let op = Operation::CopyView { offset, strides: strides.to_vec() };
+            let kernel = find(&spec(op, ty, &[&[fixed(1 << 20)]], shape), TARGET).unwrap();
+            let launch = only(&kernel);
+            let Some(squares) = squares else {
+                assert!(launch.entry.starts_with("copy_view"), "{shape:?}");
+                continue;
+            };
+            assert_eq!((&*launch.entry, launch.grid), (&*format!("turn_view_{}", ty.block_bytes()), [squares, 1, 1]));
+            let a = launch.filled::<TurnView>();
+            // As `moves.cu` goes through them.
+            let mut seen = vec![None; (a.total.most * a.total.per) as usize];
+            for (i, j) in (0..a.n0).flat_map(|i| (0..a.n1).map(move |j| (i, j))) {
+                for (r, c) in (0..a.rows).flat_map(|r| (0..a.columns).map(move |c| (r, c))) {
+                    let to = i * a.t0 + j * a.t1 + r * a.t + c;
+                    seen[to as usize] = Some(a.offset + i * a.s0 + j * a.s1 + r + c * a.s);
+                }
+            }
+            let sizes: Vec<u32> = shape.iter().map(|e| e.max() as u32).collect();
+            for (i, from) in (0..).zip(seen) {
+                let (mut rest, mut want) = (i, offset);
+                for (n, stride) in sizes.iter().zip(strides).rev() {
+                    want += rest % n * stride;
+                    rest /= n;
+                }
+                assert_eq!(from, Some(want), "element {i} of {shape:?}");
             }
         }
     }

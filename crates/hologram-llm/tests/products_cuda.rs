@@ -1,7 +1,7 @@
 //! Products with packed weights on an NVIDIA GPU at the sizes of models, whose tiles smaller matrices do not have.
 
 use hologram_backends::DType;
-use hologram_core::{Dim, Executor, Graph, Result};
+use hologram_core::{Dim, Executor, Graph, Result, Tensor};
 use hologram_isa::Type;
 use hologram_llm::random_tensor;
 
@@ -89,6 +89,119 @@ fn fp8_with_fp8_is_the_product_of_the_values() {
             wrong.push(format!("{n} x {m} x {k}: {off} of {greatest}"));
         }
         println!("{n} x {m} x {k}: {off} of {greatest}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The largest difference of two results, and the greatest of the second. A NaN counts as infinite.
+fn difference([values, exact]: &[Vec<f32>; 2]) -> [f32; 2] {
+    let greatest = exact.iter().fold(0.0f32, |most, v| most.max(v.abs()));
+    let off = values.iter().zip(exact).map(|(a, b)| (a - b).abs());
+    [off.fold(0.0f32, |most, v| if v.is_nan() { f32::INFINITY } else { most.max(v) }), greatest]
+}
+
+/// Activations of very different sizes.
+fn activations(n: usize) -> Vec<f32> {
+    let value = |i: usize| ((i * 7919 + i / 31) % 2003) as f32 / 1001.0 - 1.0;
+    (0..n).map(|i| value(i) * if i % 97 == 0 { 1000.0 } else { 1.0 } * if i % 256 < 128 { 1.0 } else { 1e-3 }).collect()
+}
+
+/// Products of one or two tokens with FP8 weights at the sizes of models, alone and after a norm, beside those with the
+/// same values in `f32`.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn few_tokens_with_fp8_are_the_product_of_the_values() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let layout = executor.backend().policy().weight_layout(DType::F8_E4M3);
+    let mut wrong = Vec::new();
+    for ([n, m, k], norm) in [
+        ([1, 6144, 4096], true),
+        ([1, 4096, 4096], false),
+        ([1, 28672, 4096], true),
+        ([1, 4096, 14336], false),
+        ([1, 5120, 2048], true),
+        ([1, 10240, 8192], true),
+        ([1, 1024, 128], false),
+        ([2, 4096, 4096], true),
+    ] {
+        let product = |values: bool| -> Result<Vec<f32>> {
+            let weights = random_tensor(&executor, layout, &[m, k], 7)?;
+            let mut g = Graph::new();
+            let mut x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+            if norm {
+                let gain = (0..k).map(|i| (i % 7) as f32 / 3.0).collect::<Vec<f32>>();
+                let gain = g.constant(&Tensor::from_slice(&executor, &[k], &gain)?)?;
+                x = g.rms_norm(x, gain, 1e-5)?;
+            }
+            let mut w = g.constant(&weights)?;
+            if values {
+                let rows = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(m))?;
+                w = g.gather(w, rows)?;
+            }
+            let y = g.linear(x, w)?;
+            g.output("y", y)?;
+            let mut plan = g.compile(&executor, &[])?;
+            plan.write("x", &activations(n * k))?;
+            plan.run()?;
+            plan.read("y")
+        };
+        let [off, greatest] = difference(&[product(false).unwrap(), product(true).unwrap()]);
+        println!("{n} x {m} x {k}: {off} of {greatest}");
+        if off > 2e-6 * greatest {
+            wrong.push(format!("{n} x {m} x {k}: {off} of {greatest}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A layer's experts in FP8 for one token, with the sizes of Qwen3 30B A3B and of DeepSeek V2 Lite: gate, and sum with a
+/// residual, beside those with the same values in `f32`.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn experts_in_fp8_are_the_products_of_the_values() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let layout = executor.backend().policy().weight_layout(DType::F8_E4M3);
+    let mut wrong = Vec::new();
+    for [n, experts, slots, d, m] in [[1, 128, 8, 2048, 768], [2, 128, 8, 2048, 768], [1, 64, 6, 2048, 1408]] {
+        let layer = |values: bool| -> Result<[Vec<f32>; 2]> {
+            let mut g = Graph::new();
+            let [n_dim, slots_dim] = [n, slots].map(Dim::Fixed);
+            let x = g.input("x", DType::F32, &[n_dim, Dim::Fixed(d)])?;
+            let ids = g.input("ids", DType::U32, &[n_dim, slots_dim])?;
+            let weights = g.input("weights", DType::F32, &[n_dim, slots_dim])?;
+            let mut matrix = |rows: usize, len: usize, seed| -> Result<_> {
+                let weights = random_tensor(&executor, layout, &[experts * rows, len], seed)?;
+                let w = g.constant(&weights)?;
+                if !values {
+                    return Ok(w);
+                }
+                let rows = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(experts * rows))?;
+                g.gather(w, rows)
+            };
+            let (gate, up, down) = (matrix(m, d, 1)?, matrix(m, d, 2)?, matrix(d, m, 3)?);
+            let gate = g.expert_linear(x, gate, ids, experts)?;
+            let up = g.expert_linear(x, up, ids, experts)?;
+            let y = g.swiglu(gate, up)?;
+            let z = g.expert_linear(y, down, ids, experts)?;
+            let z = g.expert_sum(z, weights)?;
+            let z = g.add(x, z)?;
+            g.output("gate", y)?;
+            g.output("sum", z)?;
+            let mut plan = g.compile(&executor, &[])?;
+            plan.write("x", &activations(n * d))?;
+            plan.write("ids", &(0..n * slots).map(|i| (i * 37 % experts) as u32).collect::<Vec<_>>())?;
+            plan.write("weights", &(0..n * slots).map(|i| i as f32 / 10.0 - 0.3).collect::<Vec<f32>>())?;
+            plan.run()?;
+            Ok([plan.read("gate")?, plan.read("sum")?])
+        };
+        let ([gate, sum], [exact_gate, exact_sum]) = (layer(false).unwrap(), layer(true).unwrap());
+        for (name, both) in [("gate", [gate, exact_gate]), ("sum", [sum, exact_sum])] {
+            let [off, greatest] = difference(&both);
+            println!("{name} of {n} x {slots} of {experts}, {m} x {d}: {off} of {greatest}");
+            if off > 1e-5 * greatest {
+                wrong.push(format!("{name} {n} {experts} {m} x {d}: {off} of {greatest}"));
+            }
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,4 +1,4 @@
-// Products of one token with weights in planes, in 8-bit arithmetic: what `matvec_i8.k` and `matvec_packed.k` share.
+// Products of one token with weights in planes: what `matvec_i8.k` and `matvec_packed.k` share, in 8-bit arithmetic, and `matvec_float8.cu`.
 #include "stream.h"
 #include "packed.h"
 #include "codes.h"
@@ -29,7 +29,12 @@ template <uint W> FN constexpr uint lanes_of() { return W == T2 ? 4 : 8; }
 template <uint W> FN constexpr uint rows_of() { return lanes_of<W>() / 2; }
 template <uint W> FN constexpr uint chunk_len() { return W == Q8 ? 16 : W == T2 ? 64 : 32; }
 template <uint W> FN constexpr uint block_len() { return W == T2 ? 256 : 32; }
+template <uint W> FN constexpr uint scale_bytes() { return 2; }
 template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : packed<W>() ? 2 : 3; }
+// Whether activations stay floats, which `put_floats` puts into `floats_bytes`, and all lanes of a row have its sum.
+template <uint W> FN constexpr bool of_floats() { return false; }
+template <uint W> FN constexpr uint floats_bytes(uint) { return 0; }
+template <uint W> FN void put_floats(threadgroup uchar *, threadgroup uint2 *, uint, uint, bool, float4) {}
 
 // A lane's rows of a tile: codes, high planes of packed ones, scales.
 template <uint W> struct Rows { device const uchar *w[rows_of<W>()]; device const uchar *h[rows_of<W>()]; device const uchar *s[rows_of<W>()]; };
@@ -55,7 +60,7 @@ template <uint W, bool GATED> FN Rows<W> find_rows(thread const Task &a, uint ti
       out.s[h] = s + (chunk - t) / record_chunks<W>() * record_bytes<W>();
     } else {
       out.w[h] = w + ulong(i) * (a.k / chunk_len<W>() * 16) + t * 16;
-      out.s[h] = s + ulong(i) * (a.k / block_len<W>() * 2) + t * chunk_len<W>() / block_len<W>() * 2;
+      out.s[h] = s + ulong(i) * (a.k / block_len<W>() * scale_bytes<W>()) + t * chunk_len<W>() / block_len<W>() * scale_bytes<W>();
     }
   }
   return out;
@@ -169,7 +174,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   const bool busy = slice < slices && tile < tiles;
   // Shared memory: activations, what belongs to them, partial sums of the norm and the greatest magnitudes, sums of rows.
   threadgroup uchar *xs = shared;
-  shared += W == T2 ? a.k / 128 * 160 : a.k;
+  shared += of_floats<W>() ? floats_bytes<W>(a.k) : W == T2 ? a.k / 128 * 160 : a.k;
   threadgroup uint2 *meta = (threadgroup uint2 *)shared;
   shared += (a.k / block_len<W>() + 1) / 2 * 16;
   threadgroup float *part = (threadgroup float *)shared;
@@ -186,7 +191,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   if (norm) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
 
   DEPENDENCY_WAIT();
-  const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = packed<W>() && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
+  const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = (packed<W>() || of_floats<W>()) && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
   if (!ready && !in_rounds) UNROLL for (uint j = 0; j < HELD; ++j) v[j] = fresh((device const float4 *)a.x + min(j * THREADS + tid, n - 1));
   float residual = 0;
   if (a.after == RESIDUAL && tid < rows) residual = fresh(a.residual + begin + tid);
@@ -231,7 +236,11 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     ROLLED for (uint from = simd * 32; from < n; from += 4 * THREADS) {
       float4 u[4];
       UNROLL for (uint j = 0; j < 4; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS + lane, n - 1));
-      UNROLL for (uint j = 0; j < 4; ++j) if (from + j * THREADS < n) quantize_packed(xs, meta, a.k, n, from + j * THREADS + lane, u[j], a.floor);
+      UNROLL for (uint j = 0; j < 4; ++j) if (from + j * THREADS < n) {
+        const uint i = from + j * THREADS + lane;
+        if (of_floats<W>()) put_floats<W>(xs, meta, a.k, i, i < n, u[j]);
+        else quantize_packed(xs, meta, a.k, n, i, u[j], a.floor);
+      }
     }
   } else UNROLL for (uint j = 0; j < HELD; ++j) if (j * THREADS + simd * 32 < n) {
     const uint i = j * THREADS + tid;
@@ -241,7 +250,8 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       if (i < n) *(threadgroup uint *)(xs + i * 4 + i / 32 * 32) = codes;
       const uint s = simd_sum(uint(dot4(codes, 0x01010101u, 0)));
       if (lane == 0) ((threadgroup uint *)meta)[i / 32] = s;
-    } else if (packed<W>()) quantize_packed(xs, meta, a.k, n, i, v[j], a.floor);
+    } else if (of_floats<W>()) put_floats<W>(xs, meta, a.k, i, i < n, v[j]);
+    else if (packed<W>()) quantize_packed(xs, meta, a.k, n, i, v[j], a.floor);
     else {
       const float most = widest_of_group(v[j], a.floor);
       const uint codes = codes4(v[j], most == 0.0f ? 0.0f : 127.0f / most);
@@ -283,7 +293,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       UNROLL for (uint p = 0; p < RING; ++p) if (next + p * slices < blocks) load<W>(ring[p], at, next + p * slices, t, a.k / 32, policy);
     }
     if (ends) {
-      UNROLL for (uint m = 1; m < LANES; m <<= 1) UNROLL for (uint h = 0; h < R; ++h) sum[h] += simd_shuffle_xor(sum[h], m);
+      if (!of_floats<W>()) UNROLL for (uint m = 1; m < LANES; m <<= 1) UNROLL for (uint h = 0; h < R; ++h) sum[h] += simd_shuffle_xor(sum[h], m);
       threadgroup float *to = sums + (slice * tiles + tile) * 16 + lane / LANES;
       UNROLL for (uint h = 0; h < R; ++h) {
         if (t == 0) to[h * OF_GROUP] = sum[h];

@@ -2,6 +2,7 @@ use hologram_device::{BlockType, Elementwise, GroupNode, Operand};
 
 use super::*;
 use crate::Part;
+use crate::kernels::cuda::experts_float8::{ExpertsFloat8, SumsFloat8};
 use crate::kernels::expert_sums::Sums;
 use crate::kernels::experts::Experts;
 
@@ -47,7 +48,7 @@ fn the_kernel_follows_formats_and_tokens() {
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
         (DType::BF16, DType::Q8Planes, 512, many("experts_q8_64", 32)),
-        (DType::F32, f8, 1, vec![("experts_f8_e4m3_f32", [3, 2, 1])]),
+        (DType::F32, f8, 1, vec![("experts_float8", [6, 2, 1])]),
         (DType::BF16, f8, 8, vec![("experts_f8_e4m3_bf16", [3, 16, 1])]),
         (DType::BF16, f8, 512, many("experts_f8_e4m3_64", 32)),
         // Apple GPUs alone have kernels for f32 beside codes.
@@ -95,6 +96,74 @@ fn gates_are_part_of_the_products() {
         assert_eq!((args.after, launch.grid, args.biased), (after as u32, [6, 8, 1], 0));
         assert_eq!([args.w0, args.w1], matrices.map(place));
     }
+}
+
+/// Few tokens with floats of 8 bits: tiles of 16 rows, of which half are a gate's second matrix, and as many warps to a
+/// tile as are resident.
+#[test]
+fn floats_of_8_bits_have_tiles() {
+    let f8 = DType::Planes(BlockType::F8_E4M3);
+    let fixed = Extent::Fixed;
+    let found = |tokens: usize, experts: usize, slots: usize, d: usize, m: usize, target: Target| {
+        let n = Extent::step(0, tokens);
+        let matrix = tensor(f8, &[fixed(experts * m), fixed(d)]);
+        let down = tensor(f8, &[fixed(experts * d), fixed(m)]);
+        let all = vec![
+            tensor(DType::F32, &[n, fixed(d)]),
+            matrix.clone(),
+            matrix,
+            tensor(DType::U32, &[n, fixed(slots)]),
+            tensor(DType::F32, &[n, fixed(slots * m)]),
+            down,
+            tensor(DType::F32, &[n, fixed(slots)]),
+        ];
+        let op = Operation::ExpertMatmul { experts: experts as u32 };
+        let node = |op: Operation, operands: &[Operand], output: TensorSpec| GroupNode {
+            op,
+            operands: operands.to_vec(),
+            output,
+            in_place: None,
+        };
+        let [x, gate, up, ids, y, down, weights] = std::array::from_fn(Operand::Input);
+        let product = tensor(DType::F32, &[n, fixed(slots * m)]);
+        let gated = vec![
+            node(op.clone(), &[x, gate, ids], product.clone()),
+            node(op.clone(), &[x, up, ids], product.clone()),
+            node(Elementwise::Swiglu.into(), &[Operand::Node(0), Operand::Node(1)], product),
+        ];
+        let summed = vec![
+            node(op, &[y, down, ids], tensor(DType::F32, &[n, fixed(slots * d)])),
+            node(Operation::ExpertSum, &[Operand::Node(0), weights], tensor(DType::F32, &[n, fixed(d)])),
+        ];
+        [(gated, 2), (summed, 1)].map(|(nodes, last)| {
+            let group = GroupSpec::new(all.clone(), nodes, vec![last]).expect("a group");
+            find_group(&group, target)
+        })
+    };
+    let layer = |tokens, experts, slots, d, m, target| {
+        found(tokens, experts, slots, d, m, target).map(|kernel| kernel.expect("a kernel"))
+    };
+    // Qwen3 30B A3B: 768 tiles of a gate with four warps each, two warps for each slot of a sum.
+    let [gate, sum] = layer(1, 128, 8, 2048, 768, H200);
+    assert_eq!(
+        (entries(&gate), entries(&sum)),
+        (vec![("experts_float8", [48, 8, 1])], vec![("sums_float8", [128, 1, 1])])
+    );
+    let ([Part::Kernel(gate)], [Part::Kernel(sum)]) = (&gate.parts[..], &sum.parts[..]) else { panic!("two launches") };
+    let (a, b) = (gate.filled::<ExpertsFloat8>(), sum.filled::<SumsFloat8>());
+    assert_eq!((a.slices, a.after, a.per_slot, a.k, a.m), (4, 1, 0, 2048, 768));
+    assert_eq!((b.slices, b.per_slot, b.k, b.m), (2, 1, 768, 2048));
+    // Matrices have two planes: codes and scales.
+    assert_eq!([a.x, a.w0, a.s0, a.w1, a.s1, a.ids], [0, 1, 2, 3, 4, 5].map(Memory::Binding));
+    assert_eq!([b.x, b.w, b.s, b.ids, b.weights], [6, 7, 8, 5, 9].map(Memory::Binding));
+    assert_eq!((gate.shared, sum.shared), (2048 * 4 + 32 + 8 * 16, 8 * (768 * 4 + 32 + 3 * 16)));
+    // With more tokens a warp has a tile to itself; rows too long for shared memory have another kernel, Apple GPUs
+    // programs.
+    let [gate, _] = layer(8, 128, 8, 2048, 768, H200);
+    assert_eq!(entries(&gate), [("experts_float8", [12, 64, 1])]);
+    let [gate, sum] = layer(1, 128, 16, 2048, 8192, H200);
+    assert_eq!((entries(&gate)[0].0, entries(&sum)[0].0), ("experts_float8", "sums_f8_e4m3_f32"));
+    assert!(found(1, 128, 8, 2048, 768, Target::APPLE).iter().all(Option::is_none));
 }
 
 /// The conversion is part of the sum of products with codes, whose kernel has no other form.

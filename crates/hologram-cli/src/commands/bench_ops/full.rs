@@ -166,6 +166,11 @@ impl Cases<'_> {
                 let turned = g.permute(v[0], &[1, 0])?;
                 g.copy(turned)
             })?;
+            let added = (3.0 * bytes, 0.0, CeilingKind::Copy);
+            self.one(visit, "permute", ("f32", &format!("{shape}, plus itself")), &[&x], added, &|g, v| {
+                let turned = g.permute(v[0], &[1, 0])?;
+                g.add(turned, v[0])
+            })?;
             self.one(visit, "permute", ("f32", "64 × 128 × 64 × 128, 0 2 1 3"), &[&x], copy, &|g, v| {
                 let sizes = [64, 128, 64, 128].map(Dim::Fixed);
                 let heads = g.reshape(v[0], &sizes)?;

@@ -2,18 +2,22 @@
 
 use std::cell::Cell;
 
-use hologram_backends::{DType, KernelSpec};
-use hologram_isa::{Builder, SUBGROUP_SIZE, Type, Value};
+use hologram_backends::{DType, KernelSpec, TensorSpec};
+use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::{register_type, sizes};
 use crate::error::{CoreError, Result};
-use crate::layout::{IndexMap, Layout};
+use crate::layout::{IndexMap, Layout, Part};
 use crate::ops::kernel::divide;
 use crate::ops::{Kernel, Launchable, TensorArg};
 
 /// The most threads per workgroup if each thread has one element, and if each has four.
 const THREADS: u32 = 256;
 const THREADS_OF_FOUR: u32 = 128;
+/// Rows and fours of a row in a workgroup's square of the output, and in a subgroup's, where an operand's neighbours lie
+/// in other rows. A subgroup then reads and writes whole runs of 32 bytes or more of both.
+const SQUARE: [u32; 2] = [32, 4];
+const SQUARE_OF_SUBGROUP: [u32; 2] = [16, 2];
 
 /// The program of an elementwise expression. `layouts` gives, by operand, the layouts of views. Operands broadcast to
 /// the output's shape. Each thread has `per_thread` consecutive elements: 1, or 4, which a device can load and store
@@ -72,29 +76,77 @@ fn build(
         let value = value(b, &args);
         output.store(b, i, value);
     };
+    let each_of_four = |b: &mut Builder, first: Value| {
+        let args: Vec<[Value; 4]> = operands.iter().map(|o| o.load_four(b, first)).collect();
+        let values = [0, 1, 2, 3].map(|k| value(b, &args.iter().map(|a| a[k]).collect::<Vec<_>>()));
+        for (k, value) in (0u32..).zip(values) {
+            let i = b.add(first, k);
+            output.store(b, i, value);
+        }
+    };
+    if let Some(columns) = turned(&spec.output, &operands).filter(|_| per_thread == 4) {
+        // A thread has four elements of a row, a workgroup a square of them.
+        let (fours, across) = (columns / 4, (columns / 4).div_ceil(SQUARE[1]));
+        let (group, thread) = (k.b.builtin(Opcode::GroupX), k.b.builtin(Opcode::ThreadX));
+        let square = divide(&mut k.b, group, across);
+        let before = k.b.mul(square, across);
+        let place = [square, k.b.sub(group, before)];
+        let lane = k.b.and(thread, SUBGROUP_SIZE - 1);
+        let subgroup = k.b.shr(thread, SUBGROUP_SIZE.trailing_zeros());
+        let [rows, fours_of_subgroup] = SQUARE_OF_SUBGROUP;
+        let down = SQUARE[0] / rows;
+        let inside = [k.b.and(lane, rows - 1), k.b.shr(lane, rows.trailing_zeros())];
+        let own = [k.b.and(subgroup, down - 1), k.b.shr(subgroup, down.trailing_zeros())];
+        let [row, four] = [0, 1].map(|d| {
+            let square = k.b.mul(place[d], SQUARE[d]);
+            let own = k.b.mul(own[d], [rows, fours_of_subgroup][d]);
+            let own = k.b.add(own, inside[d]);
+            k.b.add(square, own)
+        });
+        let first = k.b.mul(row, fours);
+        let first = k.b.add(first, four);
+        let whole = k.b.shr(total, 2u32);
+        let (in_row, in_output) = (k.b.lt(four, fours), k.b.lt(first, whole));
+        let first = k.b.shl(first, 2u32);
+        k.b.if_(in_row, |b| b.if_(in_output, |b| each_of_four(b, first)));
+        return finish(spec, k, emitted.get(), (max / columns as usize).div_ceil(SQUARE[0] as usize) * across as usize);
+    }
     let t = k.b.global_x();
     if per_thread == 4 {
         // A thread has elements 4·t to 4·t + 3; the thread after the last whole four has the remainder.
         let fours = k.b.shr(total, 2u32);
         let (whole, last) = (k.b.lt(t, fours), k.b.eq(t, fours));
         let first = k.b.shl(t, 2u32);
-        let four = |b: &mut Builder| {
-            let args: Vec<[Value; 4]> = operands.iter().map(|o| o.load_four(b, first)).collect();
-            let values = [0, 1, 2, 3].map(|k| value(b, &args.iter().map(|a| a[k]).collect::<Vec<_>>()));
-            for (k, value) in (0u32..).zip(values) {
-                let i = b.add(first, k);
-                output.store(b, i, value);
-            }
-        };
-        k.b.if_else(whole, four, |b| b.if_(last, |b| b.for_(first, total, 1u32, one)));
+        k.b.if_else(whole, |b| each_of_four(b, first), |b| b.if_(last, |b| b.for_(first, total, 1u32, one)));
     } else {
         let inside = k.b.lt(t, total);
         k.b.if_(inside, |b| one(b, t));
     }
-    if !emitted.get() {
+    finish(spec, k, emitted.get(), max.div_ceil(each).div_ceil(threads as usize))
+}
+
+/// Ends the program with so many workgroups; `emitted`: whether every operand has a value.
+fn finish(spec: &KernelSpec, k: Kernel, emitted: bool, workgroups: usize) -> Result<Launchable> {
+    if !emitted {
         return Err(CoreError::Graph(format!("{}: an operand has no value", spec.op)));
     }
-    k.finish(max.div_ceil(each).div_ceil(threads as usize))
+    k.finish(workgroups)
+}
+
+/// The columns of the output's rows, if neighbours of an operand lie in neighbouring rows and those of a row far apart.
+/// Rows are whole fours, and there are enough rows and columns for squares.
+fn turned(output: &TensorSpec, operands: &[Operand]) -> Option<u32> {
+    let max = sizes(&output.shape);
+    let [rows, fours] = SQUARE;
+    let far = SQUARE_OF_SUBGROUP[0];
+    let columns = operands.iter().find_map(|o| match o.map.parts.as_slice() {
+        [.., Part { inner, size, stride: 1 }, Part { inner: 1, size: Some(n), stride }] if inner == n => {
+            (*stride >= far && size.is_none_or(|rows| rows >= far)).then_some(*n)
+        }
+        _ => None,
+    })?;
+    let enough = columns >= 4 * fours && max / columns as usize >= rows as usize;
+    (enough && columns.is_multiple_of(4)).then_some(columns)
 }
 
 /// An operand and where its elements lie.
@@ -174,7 +226,7 @@ impl Operand {
 
 #[cfg(test)]
 mod tests {
-    use hologram_backends::{Extent, TensorSpec};
+    use hologram_backends::Extent;
     use hologram_isa::interp::{Binding, interpret};
 
     use super::*;
@@ -221,5 +273,51 @@ mod tests {
             }
         }
         assert!(run(&[fixed(1030)], &[fixed(1030)], 0, 1) == run(&[fixed(1030)], &[fixed(1030)], 0, 4));
+    }
+
+    /// Programs of views whose neighbours lie in other rows: whole squares and parts of them, rows of several matrices,
+    /// an extent, an operand that lies as the output does.
+    #[test]
+    fn squares_of_turned_views_give_what_rows_give() {
+        let (fixed, rows) = (Extent::Fixed, Extent::step(0, 50));
+        for (shape, strides, in_squares) in [
+            (vec![fixed(32), fixed(16)], vec![1, 32], true),
+            (vec![fixed(70), fixed(36)], vec![1, 70], true),
+            (vec![rows, fixed(20)], vec![1, 50], true),
+            (vec![fixed(3), fixed(17), fixed(24)], vec![17 * 24, 1, 17], true),
+            // Neighbours in a row are no whole fours, too few rows, neighbours that are near.
+            (vec![fixed(40), fixed(18)], vec![1, 40], false),
+            (vec![fixed(8), fixed(128)], vec![1, 8], false),
+            (vec![fixed(20), fixed(8), fixed(32)], vec![256, 1, 8], false),
+        ] {
+            let n: usize = shape.iter().map(|e| e.max()).product();
+            let tensor = |shape: &[Extent]| TensorSpec { format: DType::F32, shape: shape.to_vec() };
+            let spec = KernelSpec {
+                op: hologram_backends::Operation::FusedElementwise,
+                inputs: vec![tensor(&shape), tensor(&shape)],
+                output: tensor(&shape),
+                in_place: None,
+            };
+            let view = Layout { offset: 0, strides };
+            let result = |per_thread: u32, actual: u32| {
+                let emit = |b: &mut Builder, v: &[Value]| Some(b.sub(v[0], v[1]));
+                let (program, grid) = elementwise_program(&spec, &[Some(&view), None], per_thread, emit).unwrap();
+                let bytes = |by: f32| (0..n).flat_map(|i| (i as f32 * by - 5.0).to_le_bytes()).collect::<Vec<u8>>();
+                let (mut x, mut y, mut out) = (bytes(0.37), bytes(1.25), vec![0xee; n * 4 + 64]);
+                let mut bindings: Vec<Binding> =
+                    (0..3).map(|memory| Binding::Buffer { memory, offset: 0, len: n * 4 }).collect();
+                if spec.uses_step() {
+                    bindings.push(Binding::Buffer { memory: 3, offset: 0, len: 4 });
+                }
+                let mut step = actual.to_le_bytes();
+                interpret(&program, grid, &mut [&mut x, &mut y, &mut out, &mut step], &bindings).unwrap();
+                (out, program.to_string().contains("group.x"))
+            };
+            for actual in [0, 1, 33, 50] {
+                let ((by_one, _), (by_four, squares)) = (result(1, actual), result(4, actual));
+                assert!(by_one == by_four, "{actual} of {shape:?}");
+                assert_eq!(squares, in_squares, "{shape:?}");
+            }
+        }
     }
 }
