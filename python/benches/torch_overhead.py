@@ -1,6 +1,6 @@
 """What `torch.compile(backend="hologram")` costs: the time of a call of a graph that does almost nothing, the time of
 the first call of a small GPT-2, and that of its training step beside torch's eager one. With `gpu`, GPT-2 124M's step
-on an NVIDIA GPU instead, in bf16 autocast.
+on an NVIDIA GPU instead, in bf16 autocast, beside Inductor's as well, which needs a C compiler.
 
     python python/benches/torch_overhead.py [gpu]
 """
@@ -60,7 +60,8 @@ def training(device="cpu", seconds=3, batch=8, **sizes):
     ids = torch.randint(0, config.vocab_size, (batch, config.n_positions), device=device)
     gpu = device == "cuda"
     results = {}
-    for kind in ("eager", "hologram"):
+    for kind in ("eager", "hologram", "inductor") if gpu else ("eager", "hologram"):
+        torch._dynamo.reset()
         model = GPT2LMHeadModel(config).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         call = model if kind == "eager" else torch.compile(model, backend=kind)

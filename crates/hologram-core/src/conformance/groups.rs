@@ -576,6 +576,15 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
             }
         }
     }
+    // Norms and gates of rows that are too long for a workgroup to keep.
+    for weights in [DType::Q4_K, DType::IQ4_XS] {
+        products((1, 1), true, 5120, &[48, 16], End::Products, (weights, codes));
+        products((1, 1), true, 5120, &[40, 40], End::Swiglu, (weights, codes));
+    }
+    // Rows of which kernels that take 256 elements at a time have a part.
+    for (weights, k) in [(DType::MXFP4, 1120), (DType::IQ4_NL, 96), (DType::NVFP4, 2880)] {
+        products((1, 1), true, k, &[37], End::Products, (weights, codes));
+    }
     // The same where devices multiply codes with f32.
     let swept = [
         ((1, 1), true, 1280, &[24, 9, 10][..], End::Products),
@@ -639,6 +648,15 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
                 let kind = Kind::Experts(Experts { convert, weights, experts, slots, k, m, end, biased });
                 cases.push(GroupCase { tokens, kind });
             }
+        }
+    }
+    // Experts' rows of which kernels that take 256 elements at a time have a part, and many times as many.
+    for (weights, k) in [(DType::MXFP4, 2880), (DType::IQ4_NL, 1120), (DType::NVFP4, 192), (DType::IQ3_S_N, 4352)] {
+        for end in [End::ClampedSwiglu, End::Add { first: true }] {
+            let weights = layout(weights);
+            let experts =
+                Experts { convert: codes, weights, experts: 4, slots: 2, k, m: 52, end, biased: k % 256 != 0 };
+            cases.push(GroupCase { tokens: (2, 1), kind: Kind::Experts(experts) });
         }
     }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {

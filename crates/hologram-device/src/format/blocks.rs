@@ -10,7 +10,7 @@ const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 /// The values of the grid formats, as [`GridType::recoded`](super::GridType::recoded) has them. Those of `IQ1_S` and
 /// `IQ1_M` are the first three and their opposites.
-const IQ2_VALUES: [i8; 16] = [-7, 1, 9, 8, 25, 43, 0, 0, 7, -1, -9, -8, -25, -43, 0, 0];
+const IQ2_VALUES: [i8; 16] = [7, 1, 9, 8, 25, 43, 0, 0, -7, -1, -9, -8, -25, -43, 0, 0];
 const IQ3_XXS_VALUES: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S_VALUES: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 

@@ -1,5 +1,4 @@
-// Tiles of 16 rows of F8_E4M3 weights times one token's f32 activations, by `mma.sync`: what `matvec_float8.cu` and
-// `experts_float8.cu` share.
+// Tiles of 16 rows of F8_E4M3 weights times one token's f32 activations, by `mma.sync`: for `experts_float8.cu`.
 //
 // Weights become f16, which is exact. Activations become two f16 each, the rounded value and the rest, after a power of two for each
 // 128 elements: 22 bits of every value within 2^-24 of the greatest of its 128. The two are columns of one product, whose sums are f32.

@@ -1,7 +1,8 @@
-// Products of one token with weights in planes: what `matvec_i8.k` and `matvec_packed.k` share, in 8-bit arithmetic, and `matvec_float8.cu`.
+// Products of one token with weights in planes, in 8-bit arithmetic: what `matvec_i8.k` and `matvec_packed.k` share.
 #include "stream.h"
 #include "packed.h"
 #include "codes.h"
+#include "table_tile.h"
 
 enum After : uint { STORE, SWIGLU, RELU2, RESIDUAL };
 // `eps` below 0: no norm; this: and the activations are quantised already. An argument that is not used may point anywhere.
@@ -24,17 +25,20 @@ struct Task {
   device const uchar *h0; device const uchar *h1; device const uchar *h2; device const float *x_scales; uint token;
 };
 
+// Whether tensor cores multiply what tables say: `table_tile.h`.
+#ifdef __CUDACC_RTC__
+template <uint W> FN constexpr bool tiled() { return packed<W>() && is_table<W>(); }
+#else
+template <uint W> FN constexpr bool tiled() { return false; }
+#endif
 // Lanes along a row, rows of a lane, elements in 16 bytes, elements that share a scale.
-template <uint W> FN constexpr uint lanes_of() { return W == T2 ? 4 : 8; }
+template <uint W> FN constexpr uint lanes_of() { return W == T2 || tiled<W>() ? 4 : 8; }
 template <uint W> FN constexpr uint rows_of() { return lanes_of<W>() / 2; }
 template <uint W> FN constexpr uint chunk_len() { return W == Q8 ? 16 : W == T2 ? 64 : 32; }
 template <uint W> FN constexpr uint block_len() { return W == T2 ? 256 : 32; }
-template <uint W> FN constexpr uint scale_bytes() { return 2; }
-template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : packed<W>() ? 2 : 3; }
-// Whether activations stay floats, which `put_floats` puts into `floats_bytes`, and all lanes of a row have its sum.
-template <uint W> FN constexpr bool of_floats() { return false; }
-template <uint W> FN constexpr uint floats_bytes(uint) { return 0; }
-template <uint W> FN void put_floats(threadgroup uchar *, threadgroup uint2 *, uint, uint, bool, float4) {}
+// Elements of a row in a block.
+template <uint W> FN constexpr uint elements_of() { return tiled<W>() ? 256 : lanes_of<W>() * chunk_len<W>(); }
+template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : tiled<W>() ? (scaled_halves<W>() ? 2 : 3) : packed<W>() ? 2 : 3; }
 
 // A lane's rows of a tile: codes, high planes of packed ones, scales.
 template <uint W> struct Rows { device const uchar *w[rows_of<W>()]; device const uchar *h[rows_of<W>()]; device const uchar *s[rows_of<W>()]; };
@@ -60,7 +64,7 @@ template <uint W, bool GATED> FN Rows<W> find_rows(thread const Task &a, uint ti
       out.s[h] = s + (chunk - t) / record_chunks<W>() * record_bytes<W>();
     } else {
       out.w[h] = w + ulong(i) * (a.k / chunk_len<W>() * 16) + t * 16;
-      out.s[h] = s + ulong(i) * (a.k / block_len<W>() * scale_bytes<W>()) + t * chunk_len<W>() / block_len<W>() * scale_bytes<W>();
+      out.s[h] = s + ulong(i) * (a.k / block_len<W>() * 2) + t * chunk_len<W>() / block_len<W>() * 2;
     }
   }
   return out;
@@ -74,10 +78,19 @@ template <uint W> FN constexpr bool shares_numbers() { return record_chunks<W>()
 #endif
 
 // A block: LANES chunks of each of a tile's rows.
-template <uint W> struct Block { uint4 w[rows_of<W>()]; uint scale[rows_of<W>()]; Chunk<W> chunk[rows_of<W>()]; };
+template <uint W> struct Block {
+  uint4 w[rows_of<W>()]; uint scale[rows_of<W>()]; Chunk<W> chunk[rows_of<W>()];
+#ifdef __CUDACC_RTC__
+  TableStep<W> step;
+#endif
+};
 template <uint W> FN void load(thread Block<W> &b, thread const Rows<W> &r, uint block, uint t, uint chunks, ulong policy)
 {
-  constexpr uint ELEMENTS = lanes_of<W>() * chunk_len<W>();
+  constexpr uint ELEMENTS = elements_of<W>();
+#ifdef __CUDACC_RTC__
+  if constexpr (tiled<W>()) load_step<W>(b.step, r.w, r.s, block, t, chunks, policy);
+  else
+#endif
   if (packed<W>()) {
     // Rows of some types end within a block: beyond it the last chunk stands in, whose activations are taken as zero.
     const uint first = block * 8, c = record_chunks<W>() < 8 ? min(first + t, chunks - 1) : first + t;
@@ -96,6 +109,10 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
 {
   constexpr uint R = rows_of<W>();
   const uint t = lane % lanes_of<W>();
+#ifdef __CUDACC_RTC__
+  if constexpr (tiled<W>()) add_step<W>(sum, b.step, xs, meta, zeros_after(meta, k), k, block, lane);
+  else
+#endif
   if (packed<W>()) {
     const uint chunks = k / 32, wanted = block * 8 + t, c = record_chunks<W>() < 8 ? min(wanted, chunks - 1) : wanted;
     threadgroup const uint4 *x = (threadgroup const uint4 *)xs + c;
@@ -160,23 +177,29 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
   }
 }
 
-// HELD: the fours of activations that a thread has; packed weights take those of longer rows in rounds of four (HELD 8: always).
+// HELD: the fours of activations that a thread has; packed weights take those of longer rows in rounds of four (HELD 8: always, without a norm).
 template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, thread const Ahead &ahead, threadgroup uchar *shared, uint group, uint tid)
 {
   constexpr uint LANES = lanes_of<W>(), R = rows_of<W>(), RING = ring_len<W>(), OF_GROUP = 32 / LANES;
   const uint lane = tid % 32, simd = tid / 32, t = lane % LANES, n = a.k / 4;
   const ulong policy = stream_policy();
   const uint begin = group * a.each + min(group, a.over), rows = a.each + (group < a.over ? 1 : 0);
-  const uint tiles = (rows + (GATED ? 7 : 15)) / (GATED ? 8 : 16), blocks = (a.k + (LANES * chunk_len<W>() - 1)) / (LANES * chunk_len<W>());
+  const uint tiles = (rows + (GATED ? 7 : 15)) / (GATED ? 8 : 16), blocks = (a.k + (elements_of<W>() - 1)) / elements_of<W>();
   // slice = simd / teams.
   const uint slices = a.slices, slice = simd * a.magic >> 8;
   uint tile = simd - slice * a.teams, block = slice;
   const bool busy = slice < slices && tile < tiles;
   // Shared memory: activations, what belongs to them, partial sums of the norm and the greatest magnitudes, sums of rows.
   threadgroup uchar *xs = shared;
-  shared += of_floats<W>() ? floats_bytes<W>(a.k) : W == T2 ? a.k / 128 * 160 : a.k;
+  shared += W == T2 ? a.k / 128 * 160 : a.k;
   threadgroup uint2 *meta = (threadgroup uint2 *)shared;
   shared += (a.k / block_len<W>() + 1) / 2 * 16;
+#ifdef __CUDACC_RTC__
+  if (tiled<W>()) {
+    if (tid == 0) *(uint4 *)shared = make_uint4(0, 0, 0, 0);
+    shared += 16;
+  }
+#endif
   threadgroup float *part = (threadgroup float *)shared;
   threadgroup float *sums = part + 2 * SIMDS;
 
@@ -191,7 +214,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   if (norm) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
 
   DEPENDENCY_WAIT();
-  const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = (packed<W>() || of_floats<W>()) && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
+  const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = packed<W>() && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
   if (!ready && !in_rounds) UNROLL for (uint j = 0; j < HELD; ++j) v[j] = fresh((device const float4 *)a.x + min(j * THREADS + tid, n - 1));
   float residual = 0;
   if (a.after == RESIDUAL && tid < rows) residual = fresh(a.residual + begin + tid);
@@ -204,7 +227,11 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   if (norm || W == T2) {
     // The sum of squares and the greatest magnitude of the whole row.
     float s = 0, most = 0;
-    UNROLL for (uint j = 0; j < HELD; ++j) {
+    if (in_rounds) ROLLED for (uint from = tid; from < n; from += 3 * THREADS) {
+      float4 u[3];
+      UNROLL for (uint j = 0; j < 3; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS, n - 1));
+      UNROLL for (uint j = 0; j < 3; ++j) if (from + j * THREADS < n) s = fma(u[j].w, u[j].w, fma(u[j].z, u[j].z, fma(u[j].y, u[j].y, fma(u[j].x, u[j].x, s))));
+    } else UNROLL for (uint j = 0; j < HELD; ++j) {
       if (j * THREADS + tid >= n) v[j] = make_float4(0, 0, 0, 0);
       s = fma(v[j].w, v[j].w, fma(v[j].z, v[j].z, fma(v[j].y, v[j].y, fma(v[j].x, v[j].x, s))));
       if (norm) v[j] = v[j] * gain[j];
@@ -238,8 +265,8 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       UNROLL for (uint j = 0; j < 4; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS + lane, n - 1));
       UNROLL for (uint j = 0; j < 4; ++j) if (from + j * THREADS < n) {
         const uint i = from + j * THREADS + lane;
-        if (of_floats<W>()) put_floats<W>(xs, meta, a.k, i, i < n, u[j]);
-        else quantize_packed(xs, meta, a.k, n, i, u[j], a.floor);
+        if (norm) u[j] = u[j] * constant4(a.norm + min(i, n - 1) * 4) * factor;
+        quantize_packed(xs, meta, a.k, n, i, u[j], a.floor);
       }
     }
   } else UNROLL for (uint j = 0; j < HELD; ++j) if (j * THREADS + simd * 32 < n) {
@@ -250,8 +277,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       if (i < n) *(threadgroup uint *)(xs + i * 4 + i / 32 * 32) = codes;
       const uint s = simd_sum(uint(dot4(codes, 0x01010101u, 0)));
       if (lane == 0) ((threadgroup uint *)meta)[i / 32] = s;
-    } else if (of_floats<W>()) put_floats<W>(xs, meta, a.k, i, i < n, v[j]);
-    else if (packed<W>()) quantize_packed(xs, meta, a.k, n, i, v[j], a.floor);
+    } else if (packed<W>()) quantize_packed(xs, meta, a.k, n, i, v[j], a.floor);
     else {
       const float most = widest_of_group(v[j], a.floor);
       const uint codes = codes4(v[j], most == 0.0f ? 0.0f : 127.0f / most);
@@ -293,7 +319,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       UNROLL for (uint p = 0; p < RING; ++p) if (next + p * slices < blocks) load<W>(ring[p], at, next + p * slices, t, a.k / 32, policy);
     }
     if (ends) {
-      if (!of_floats<W>()) UNROLL for (uint m = 1; m < LANES; m <<= 1) UNROLL for (uint h = 0; h < R; ++h) sum[h] += simd_shuffle_xor(sum[h], m);
+      UNROLL for (uint m = 1; m < LANES; m <<= 1) UNROLL for (uint h = 0; h < R; ++h) sum[h] += simd_shuffle_xor(sum[h], m);
       threadgroup float *to = sums + (slice * tiles + tile) * 16 + lane / LANES;
       UNROLL for (uint h = 0; h < R; ++h) {
         if (t == 0) to[h * OF_GROUP] = sum[h];

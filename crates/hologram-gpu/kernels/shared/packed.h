@@ -25,7 +25,7 @@
   DO(IQ4_XS, 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u) \
   DO(MXFP4, 0x3020100u, 0xc080604u, 0xfdfeff00u, 0xf4f8fafcu) \
   DO(NVFP4, 0x3020100u, 0xc080604u, 0xfdfeff00u, 0xf4f8fafcu) \
-  DO(IQ2_N, 0x80901f9u, 0x2b19u, 0xf8f7ff07u, 0xd5e7u) \
+  DO(IQ2_N, 0x8090107u, 0x2b19u, 0xf8f7fff9u, 0xd5e7u) \
   DO(IQ3_XXS_N, 0x1c140c04u, 0x3e342c24u, 0xe4ecf4fcu, 0xc2ccd4dcu) \
   DO(IQ3_S_N, 0x7050301u, 0xf0d0b09u, 0xf9fbfdffu, 0xf1f3f5f7u)
 // End of what is generated.
@@ -130,14 +130,15 @@ template <uint W> FN uint2 table_values(uint codes)
 
 FN int signed_byte(uint v, uint i) { return int(v << (24 - 8 * i)) >> 24; }
 
-// Scales that are floats of a byte: a power of two, of whose exponents the two smallest are subnormal; and half of a float with four bits of exponent and
+// Scales that are floats of a byte: a power of two, of whose exponents the two smallest are subnormal (then the second number is the
+// greater); and half of a float with four bits of exponent and
 // three of mantissa, of which 127 is 0.
 #ifdef __CUDACC_RTC__
 FN float of_bits(uint v) { return __uint_as_float(v); }
 #else
 FN float of_bits(uint v) { return as_f32(v); }
 #endif
-FN float exponent_scale(uint v) { return of_bits(v < 2 ? 0x00200000u << v : (v - 1) << 23); }
+FN float exponent_scale(uint v) { return of_bits(uint(max(int(v << 23) - 0x00800000, int((v + 1) << 21)))); }
 FN float float_scale(uint v)
 {
   const uint b = v & 127u;

@@ -23,8 +23,11 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         DType::I8Groups { group: 32 } if request.quantized.is_some() => "codes",
         _ => return None,
     };
-    // Apple GPUs alone have kernels for f32 beside codes, NVIDIA's alone for floats of 8 bits.
+    // Apple GPUs alone have kernels for f32 beside codes, NVIDIA's alone for floats of 8 bits; of tables with 8-bit
+    // activations, NVIDIA's have tiles.
+    let tables = |block: BlockType| block.table().is_some() && activations != "bf16" && !target.is_apple();
     let apart = match request.w {
+        DType::Planes(block) if tables(block) => true,
         DType::Planes(_) if request.w.has_float_codes() => target.is_apple(),
         DType::Planes(_) => activations == "f32" && !target.is_apple(),
         _ => false,

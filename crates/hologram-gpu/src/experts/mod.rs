@@ -1,18 +1,18 @@
 //! `expert_matmul` and `expert_sum`: products with the matrices of the experts that each token has chosen, alone, two
 //! with their gate, or one with the sum of its results.
 //!
-//! A slot is a token and one of its experts. [`few`] and [`float8`] read an expert's matrix for each slot; [`many`] sorts the slots
-//! by expert and reads each matrix once for all of them, on tensor cores.
+//! A slot is a token and one of its experts. [`few`] and [`tiles`] read an expert's matrix for each slot, the latter for
+//! tensor cores; [`many`] sorts the slots by expert and reads each matrix once for all of them, on tensor cores.
 
 use hologram_device::{
     AfterExperts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
 mod few;
-mod float8;
 mod many;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 use super::kernels::expert_sums::{self, ExpertSum};
 use super::launch::{Count, Places, all_f32, launch, number, single};
@@ -182,7 +182,7 @@ impl Request {
         match many::serves(self, target) {
             true if self.after == After::Sum => None,
             true => many::find(self, target),
-            false => float8::find(self, target).or_else(|| few::find(self, target)),
+            false => tiles::find(self, target).or_else(|| few::find(self, target)),
         }
     }
 

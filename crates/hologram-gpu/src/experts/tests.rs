@@ -2,7 +2,7 @@ use hologram_device::{BlockType, Elementwise, GroupNode, Operand};
 
 use super::*;
 use crate::Part;
-use crate::kernels::cuda::experts_float8::{ExpertsFloat8, SumsFloat8};
+use crate::kernels::cuda::experts_tiles;
 use crate::kernels::expert_sums::Sums;
 use crate::kernels::experts::Experts;
 
@@ -48,7 +48,10 @@ fn the_kernel_follows_formats_and_tokens() {
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
         (DType::BF16, DType::Q8Planes, 512, many("experts_q8_64", 32)),
-        (DType::F32, f8, 1, vec![("experts_float8", [6, 2, 1])]),
+        (DType::F32, f8, 1, vec![("experts_f8_e4m3", [6, 2, 1])]),
+        // Tiles of 16 rows, with eight warps each as long as all are resident.
+        (codes, DType::Planes(BlockType::MXFP4), 1, vec![("experts_mxfp4", [6, 2, 1])]),
+        (codes, DType::Planes(BlockType::IQ2_N), 8, vec![("experts_iq2_n", [6, 16, 1])]),
         (DType::BF16, f8, 8, vec![("experts_f8_e4m3_bf16", [3, 16, 1])]),
         (DType::BF16, f8, 512, many("experts_f8_e4m3_64", 32)),
         // Apple GPUs alone have kernels for f32 beside codes.
@@ -147,10 +150,10 @@ fn floats_of_8_bits_have_tiles() {
     let [gate, sum] = layer(1, 128, 8, 2048, 768, H200);
     assert_eq!(
         (entries(&gate), entries(&sum)),
-        (vec![("experts_float8", [48, 8, 1])], vec![("sums_float8", [128, 1, 1])])
+        (vec![("experts_f8_e4m3", [48, 8, 1])], vec![("sums_f8_e4m3", [128, 1, 1])])
     );
     let ([Part::Kernel(gate)], [Part::Kernel(sum)]) = (&gate.parts[..], &sum.parts[..]) else { panic!("two launches") };
-    let (a, b) = (gate.filled::<ExpertsFloat8>(), sum.filled::<SumsFloat8>());
+    let (a, b) = (gate.filled::<experts_tiles::Experts>(), sum.filled::<experts_tiles::Sums>());
     assert_eq!((a.slices, a.after, a.per_slot, a.k, a.m), (4, 1, 0, 2048, 768));
     assert_eq!((b.slices, b.per_slot, b.k, b.m), (2, 1, 768, 2048));
     // Matrices have two planes: codes and scales.
@@ -160,16 +163,27 @@ fn floats_of_8_bits_have_tiles() {
     // With more tokens a warp has a tile to itself; rows too long for shared memory have another kernel, Apple GPUs
     // programs.
     let [gate, _] = layer(8, 128, 8, 2048, 768, H200);
-    assert_eq!(entries(&gate), [("experts_float8", [12, 64, 1])]);
+    assert_eq!(entries(&gate), [("experts_f8_e4m3", [12, 64, 1])]);
     let [gate, sum] = layer(1, 128, 16, 2048, 8192, H200);
-    assert_eq!((entries(&gate)[0].0, entries(&sum)[0].0), ("experts_float8", "sums_f8_e4m3_f32"));
+    assert_eq!((entries(&gate)[0].0, entries(&sum)[0].0), ("experts_f8_e4m3", "sums_f8_e4m3_f32"));
     assert!(found(1, 128, 8, 2048, 768, Target::APPLE).iter().all(Option::is_none));
 }
 
 /// The conversion is part of the sum of products with codes, whose kernel has no other form.
 #[test]
 fn sums_quantize_their_activations() {
-    let (mut all, product) = inputs(DType::F32, DType::Planes(BlockType::MXFP4), 4);
+    for (format, entry, groups, shared) in [
+        // Two slots of each token: eight teams of eight rows. Codes of 256 elements and what belongs to 8 chunks.
+        (BlockType::Q4_K, "sums_q4_k_codes", 2, 256 + 64),
+        // Tiles of 16 rows; a chunk of zeros besides.
+        (BlockType::MXFP4, "sums_mxfp4", 6, 256 + 64 + 16),
+    ] {
+        sum_quantizes_its_activations(format, entry, groups, shared);
+    }
+}
+
+fn sum_quantizes_its_activations(format: BlockType, entry: &str, groups: u32, shared: u32) {
+    let (mut all, product) = inputs(DType::F32, DType::Planes(format), 4);
     let codes = tensor(DType::I8Groups { group: 32 }, &all[0].shape);
     let node = |op: Operation, operands: &[Operand], output: &TensorSpec| GroupNode {
         op,
@@ -210,9 +224,14 @@ fn sums_quantize_their_activations() {
         }
         let kernel = kernel.expect("a kernel");
         let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
-        let args = launch.filled::<Sums>();
-        // Two slots of each token: four teams of four rows. Codes of 256 elements and what belongs to 8 chunks.
-        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), ("sums_mxfp4_codes", [6, 4, 1], 256 + 64));
-        assert_eq!((args.per_slot, args.added, args.biased, args.least), (0, u32::from(added), 1, 0.5));
+        assert_eq!((launch.entry.as_str(), launch.grid, launch.shared), (entry, [groups, 4, 1], shared));
+        let args = if format == BlockType::MXFP4 {
+            let args = launch.filled::<experts_tiles::Sums>();
+            (args.per_slot, args.added, args.biased, args.least)
+        } else {
+            let args = launch.filled::<Sums>();
+            (args.per_slot, args.added, args.biased, args.least)
+        };
+        assert_eq!(args, (0, u32::from(added), 1, 0.5));
     }
 }

@@ -143,13 +143,9 @@ impl Products<'_> {
 
     /// The ranges that the launch before may prefetch, in the form of `stream.h`: codes and scales of each matrix, all
     /// or the first part of each of `workgroups` shares.
-    pub(super) fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
+    fn reads(&self, work: &Work, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
         let row = work.k / work.weights.chunk * 16;
-        let scales = match work.weights.name {
-            "t2" => work.k / 256 * 2,
-            "f8" => work.k / 128 * 4,
-            _ => work.k / 32 * 2,
-        };
+        let scales = work.k / if work.weights.name == "t2" { 256 } else { 32 } * 2;
         let all = rows.iter().sum::<usize>() * (row + scales);
         std::array::from_fn(|i| {
             let (matrix, view) = (i / 2, i % 2);

@@ -1,13 +1,12 @@
-//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`, with floats of 8
-//! bits `matvec_float8.cu`; of packed weights `matvec_packed.k`; of codes with `f32` on Apple GPUs
-//! `matvec_floats.metal`): alone or up to three that read the same activations; fused with the gate or the residual
-//! addition after them, and with the norm and the conversion of the activations before them.
+//! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
+//! `matvec_packed.k`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or up to three that read the same
+//! activations; fused with the gate or the residual addition after them, and with the norm and the conversion of the
+//! activations before them.
 
 use hologram_device::{
     AfterProducts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,
 };
 
-mod float8;
 mod floats;
 mod int8;
 mod packed;
@@ -15,7 +14,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(super) use float8::row_bytes;
+pub(super) use packed::ZEROS;
 
 use super::gemm;
 use super::kernels::matvec::Matvec;
@@ -222,8 +221,7 @@ impl Products<'_> {
         let ready = unchanged && self.norm.is_none();
         let (norm, added) = (self.norm.is_some(), self.residual.is_some());
         let work = Work { weights, activations, k, rows: total, gated, tokens: most, ready, norm, added };
-        let own = self.int8(&work, rows, (slot, step), target);
-        if let Some(kernel) = own.or_else(|| self.float8(&work, rows, (slot, step), target)) {
+        if let Some(kernel) = self.int8(&work, rows, (slot, step), target) {
             return Some(kernel);
         }
         let plan = Plan::of(&work, target)?;

@@ -8,8 +8,11 @@ use crate::kernels::matvec_packed::MatvecPacked;
 use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
 
-/// Elements of a row that a workgroup keeps at once, as a norm requires.
+/// Elements of a row that a workgroup keeps at once. Longer rows go in rounds; of `Q6_K`, which has registers for them in
+/// a kernel of its own alone, without a norm or a gate.
 const HELD: usize = 4_096;
+/// Bytes that are 0 in shared memory, which products with tables read: `zeros_after` in `table_tile.h`.
+pub(crate) const ZEROS: usize = 16;
 /// Types without a kernel for a gate.
 pub(super) const UNGATED: [BlockType; 8] = [
     BlockType::Q4_1,
@@ -37,13 +40,14 @@ impl Products<'_> {
         // Whether the activations are already quantised.
         let ready = std::ptr::eq(x, converted);
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
+        let whole = k <= HELD || packed != BlockType::Q6_K;
         let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
         let served = converted.format == (DType::I8Groups { group: 32 })
             && k > 0
             && k.is_multiple_of(32)
             && (ready && self.norm.is_none() || x.format == DType::F32)
-            && self.norm.is_none_or(|((w, _), _)| k <= HELD && f32(w, &[Extent::Fixed(k)]))
-            && (!gated || k <= HELD && !UNGATED.contains(&packed))
+            && self.norm.is_none_or(|((w, _), _)| whole && f32(w, &[Extent::Fixed(k)]))
+            && (!gated || (whole || ready) && !UNGATED.contains(&packed))
             && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
         if !served {
             return None;
@@ -62,7 +66,7 @@ impl Products<'_> {
             return None;
         }
         let Shares { workgroups, teams, slices, shared } =
-            Shares::of(total, gated, k + (k / 32).div_ceil(2) * 16, target)?;
+            Shares::of(total, gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)?;
         let planes = |i: usize| self.weights.get(i).map_or(Planes::NONE, |(_, at)| Planes::at(packed, *at));
         let [first, second, third] = [0, 1, 2].map(planes);
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
