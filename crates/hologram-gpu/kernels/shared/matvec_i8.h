@@ -177,7 +177,7 @@ template <uint W> FN void multiply(thread float *sum, thread const Block<W> &b, 
   }
 }
 
-// HELD: the fours of activations that a thread has; packed weights take those of longer rows in rounds of four (HELD 8: always, without a norm).
+// HELD: the fours of activations that a thread has; packed weights take those of longer rows in rounds of four (HELD 8: always, and with a norm, but of Q6_K).
 template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, thread const Ahead &ahead, threadgroup uchar *shared, uint group, uint tid)
 {
   constexpr uint LANES = lanes_of<W>(), R = rows_of<W>(), RING = ring_len<W>(), OF_GROUP = 32 / LANES;
@@ -210,8 +210,8 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     UNROLL for (uint p = 0; p < RING; ++p) if (block + p * slices < blocks) load<W>(ring[p], at, block + p * slices, t, a.k / 32, policy);
   }
   float4 v[HELD], gain[HELD];
-  const bool norm = HELD <= 4 && a.eps >= 0.0f;
-  if (norm) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
+  const bool norm = (HELD <= 4 || W != Q6_K) && a.eps >= 0.0f;
+  if (norm && HELD <= 4) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
 
   DEPENDENCY_WAIT();
   const bool ready = packed<W>() && a.eps == QUANTISED, in_rounds = packed<W>() && (HELD > 4 || (W != Q6_K && n > HELD * THREADS));
@@ -227,7 +227,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   if (norm || W == T2) {
     // The sum of squares and the greatest magnitude of the whole row.
     float s = 0, most = 0;
-    if (in_rounds) ROLLED for (uint from = tid; from < n; from += 3 * THREADS) {
+    if (HELD > 4) ROLLED for (uint from = tid; from < n; from += 3 * THREADS) {
       float4 u[3];
       UNROLL for (uint j = 0; j < 3; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS, n - 1));
       UNROLL for (uint j = 0; j < 3; ++j) if (from + j * THREADS < n) s = fma(u[j].w, u[j].w, fma(u[j].z, u[j].z, fma(u[j].y, u[j].y, fma(u[j].x, u[j].x, s))));
@@ -265,7 +265,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
       UNROLL for (uint j = 0; j < 4; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS + lane, n - 1));
       UNROLL for (uint j = 0; j < 4; ++j) if (from + j * THREADS < n) {
         const uint i = from + j * THREADS + lane;
-        if (norm) u[j] = u[j] * constant4(a.norm + min(i, n - 1) * 4) * factor;
+        if (HELD > 4 && norm) u[j] = u[j] * constant4(a.norm + min(i, n - 1) * 4) * factor;
         quantize_packed(xs, meta, a.k, n, i, u[j], a.floor);
       }
     }

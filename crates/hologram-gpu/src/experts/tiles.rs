@@ -4,7 +4,7 @@
 use hologram_device::{BlockType, DType};
 
 use super::{After, Request};
-use crate::kernels::cuda::experts_tiles::{Experts, SUM_THREADS, Sums, THREADS};
+use crate::kernels::cuda::experts_tiles::{Experts, SUM_THREADS, Sums, TABLE_SUM_THREADS, THREADS};
 use crate::launch::{Count, launch, number, packed_name, single};
 use crate::matvec::ZEROS;
 use crate::{KernelLaunch, Memory, NativeKernel, Target};
@@ -21,6 +21,8 @@ struct Tiles {
     row_bytes: usize,
     /// Warps that a multiprocessor has at a time, with the registers of the products' kernel.
     resident: usize,
+    /// Threads of a sum's workgroup.
+    sum_threads: usize,
 }
 
 impl Tiles {
@@ -31,14 +33,15 @@ impl Tiles {
             let served = request.x == DType::F32 && request.quantized.is_none() && k.is_multiple_of(SCALE_LEN);
             // Two f16 for each element.
             let row_bytes = k * 4 + 32 + (k / SCALE_LEN).div_ceil(2) * 16;
-            return served.then_some(Tiles { name, row_bytes, resident: 24 });
+            return served.then_some(Tiles { name, row_bytes, resident: 24, sum_threads: SUM_THREADS as usize });
         }
         // Sums quantize their activations themselves.
         let served = block.table().is_some()
             && request.x == DType::I8Groups { group: 32 }
             && request.quantized.is_some() == (request.after == After::Sum)
             && k.is_multiple_of(block.row().len.max(32));
-        served.then(|| Tiles { name, row_bytes: k + (k / 32).div_ceil(2) * 16 + ZEROS, resident: 16 })
+        let row_bytes = k + (k / 32).div_ceil(2) * 16 + ZEROS;
+        served.then_some(Tiles { name, row_bytes, resident: 16, sum_threads: TABLE_SUM_THREADS as usize })
     }
 }
 
@@ -98,7 +101,7 @@ fn products(request: &Request, format: &Tiles, tokens: Count, target: Target) ->
 fn sums(request: &Request, format: &Tiles, tokens: Count, target: Target) -> Option<NativeKernel> {
     let [w, _, s] = request.matrix(0);
     let (places, inputs) = (&request.places, &request.inputs);
-    let warps = SUM_THREADS as usize / 32;
+    let warps = format.sum_threads / 32;
     let slices = [16, 8, 4, 2].into_iter().find(|slices| request.slots * slices <= warps).unwrap_or(1);
     let rows = if request.per_slot { request.slots } else { 1 };
     let shared = rows.checked_mul(format.row_bytes)?;
@@ -130,7 +133,7 @@ fn sums(request: &Request, format: &Tiles, tokens: Count, target: Target) -> Opt
         args,
         format!("sums_{}", format.name),
         [request.m.div_ceil(TILE_ROWS), tokens.max()],
-        SUM_THREADS as usize,
+        format.sum_threads,
     )?;
     Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
 }

@@ -8,8 +8,7 @@ use crate::kernels::matvec_packed::MatvecPacked;
 use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
 
-/// Elements of a row that a workgroup keeps at once. Longer rows go in rounds; of `Q6_K`, which has registers for them in
-/// a kernel of its own alone, without a norm or a gate.
+/// Elements of a row that a workgroup keeps at once. Longer rows go in rounds.
 const HELD: usize = 4_096;
 /// Bytes that are 0 in shared memory, which products with tables read: `zeros_after` in `table_tile.h`.
 pub(crate) const ZEROS: usize = 16;
@@ -24,6 +23,9 @@ pub(super) const UNGATED: [BlockType; 8] = [
     BlockType::IQ3_XXS_N,
     BlockType::IQ3_S_N,
 ];
+
+/// Types with kernels for norms of longer rows.
+const LONG_NORMS: [BlockType; 3] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::IQ4_XS];
 
 impl Products<'_> {
     /// The kernel for up to `most` tokens; their number is word `slot` of `step`.
@@ -40,14 +42,17 @@ impl Products<'_> {
         // Whether the activations are already quantised.
         let ready = std::ptr::eq(x, converted);
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
-        let whole = k <= HELD || packed != BlockType::Q6_K;
+        let long_norm = k > HELD && self.norm.is_some();
         let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
         let served = converted.format == (DType::I8Groups { group: 32 })
             && k > 0
             && k.is_multiple_of(32)
             && (ready && self.norm.is_none() || x.format == DType::F32)
-            && self.norm.is_none_or(|((w, _), _)| whole && f32(w, &[Extent::Fixed(k)]))
-            && (!gated || (whole || ready) && !UNGATED.contains(&packed))
+            && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]))
+            && (!long_norm || LONG_NORMS.contains(&packed))
+            && (!gated || !UNGATED.contains(&packed))
+            // Its gate has no rounds.
+            && (packed != BlockType::Q6_K || !gated || ready || k <= HELD)
             && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
         if !served {
             return None;
@@ -106,8 +111,9 @@ impl Products<'_> {
             reads: self.packed_reads(packed, k, rows, target.multiprocessors as usize),
         };
         let form = match gated {
+            true if long_norm => "long_gate",
             true => "gate",
-            false if packed == BlockType::Q6_K && k > HELD => "long",
+            false if long_norm || packed == BlockType::Q6_K && k > HELD => "long",
             false => "rows",
         };
         let launch = launch(args, format!("{}_{form}", packed_name(packed)), [workgroups, most], THREADS)?;

@@ -310,11 +310,13 @@ fn packed_weights_have_kernels() {
         (BlockType::Q4_K, true, 4096, vec![14336, 14336], "swiglu", Some("q4_k_gate")),
         (BlockType::Q6_K, false, 14336, vec![4096], "add", Some("q6_k_long")),
         (BlockType::Q5_0, false, 4864, vec![896], "added", Some("q5_0_rows")),
-        (BlockType::Q4_K, true, 8192, vec![1024], "", Some("q4_k_rows")),
-        (BlockType::Q4_K, true, 5120, vec![17408, 17408], "swiglu", Some("q4_k_gate")),
-        // Types without a kernel for a gate; Q6_K with norms or gates of long rows.
+        (BlockType::Q4_K, true, 8192, vec![1024], "", Some("q4_k_long")),
+        (BlockType::Q4_K, true, 5120, vec![17408, 17408], "swiglu", Some("q4_k_long_gate")),
+        (BlockType::Q4_K, false, 5120, vec![17408, 17408], "swiglu", Some("q4_k_gate")),
+        // Types without a kernel for a gate, and for norms or gates of long rows.
         (BlockType::Q5_1, true, 2048, vec![64, 64], "swiglu", None),
         (BlockType::Q6_K, true, 8192, vec![1024], "", None),
+        (BlockType::Q4_1, true, 8192, vec![1024], "", None),
         (BlockType::Q6_K, false, 5120, vec![1024, 1024], "swiglu", None),
     ] {
         let s = shape(planes(weights), Some(I32), norm, k, &rows, after);
