@@ -4,10 +4,10 @@ once for all: what it compiles it names by the place in the workspace, by featur
 
     one-workspace.py OUT PACKAGE…       PACKAGE is a folder of the repository, such as `python`
 
-OUT gets links to the sources, the manifests, and a lock file of what both lock files have. The profiles are those of the
+OUT gets a link to our crates, copies of the packages, and a lock file of what both lock files have. The profiles are those of the
 main workspace; the packages that only another workspace needs stay out of the main lock file.
 """
-import pathlib, re, sys
+import pathlib, re, shutil, sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -40,8 +40,11 @@ def main():
                 (folder / file.name).write_text("".join(kept))
             elif file.name == "Cargo.lock":
                 lock = locked(file)[1] | lock
+            elif file.is_dir():
+                # Packers of wheels follow no links.
+                shutil.copytree(file, folder / file.name, ignore=shutil.ignore_patterns("target", "__pycache__"))
             else:
-                (folder / file.name).symlink_to(file)
+                shutil.copy2(file, folder)
     (out / "Cargo.lock").write_text(head + "\n".join("[[package]]\n" + lock[key] for key in sorted(lock)))
 
 

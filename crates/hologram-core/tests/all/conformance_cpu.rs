@@ -11,6 +11,9 @@ fn cpu(max_isa: Option<InstructionSet>) -> Executor {
     Executor::from_backend(Arc::new(CpuBackend::with_options(options).expect("there is always a CPU")))
 }
 
+/// Of a case on less than all instructions that the processor has, which all run every case.
+const MOST_WORK: usize = 150_000;
+
 mod detected {
     use super::*;
     hologram_core::conformance_suite!(cpu(None));
@@ -18,15 +21,43 @@ mod detected {
 
 mod avx512 {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx512)));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx512)), max_work: MOST_WORK);
 }
 
 mod avx2 {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx2)));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Avx2)), max_work: MOST_WORK);
 }
 
 mod plain {
     use super::*;
-    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Plain)));
+    hologram_core::conformance_suite!(cpu(Some(InstructionSet::Plain)), max_work: MOST_WORK);
+}
+
+mod nightly_larger {
+    use super::*;
+
+    mod avx512 {
+        use super::*;
+        hologram_core::conformance_suite!(
+            cpu(Some(InstructionSet::Avx512)),
+            attributes: #[ignore = "a minute: the nightly workflow"]
+        );
+    }
+
+    mod avx2 {
+        use super::*;
+        hologram_core::conformance_suite!(
+            cpu(Some(InstructionSet::Avx2)),
+            attributes: #[ignore = "a minute: the nightly workflow"]
+        );
+    }
+
+    mod plain {
+        use super::*;
+        hologram_core::conformance_suite!(
+            cpu(Some(InstructionSet::Plain)),
+            attributes: #[ignore = "a minute: the nightly workflow"]
+        );
+    }
 }

@@ -219,7 +219,7 @@ fn the_same_prompt_at_once_is_computed_once() {
 /// A prompt that needs most of a step has the whole step alone, and small pieces beside a text, which waits for them.
 #[test]
 fn a_long_prompt_stalls_nobody() {
-    let engine = engine_with(|o| o.step_tokens = 128);
+    let engine = engine_with(|o| (o.step_tokens, o.context) = (128, 2048));
     let most = |mut events: Events| {
         let (mut most, mut before) = (0, 0);
         while let Some(event) = events.next_blocking() {
@@ -234,7 +234,8 @@ fn a_long_prompt_stalls_nobody() {
     assert_eq!(most(engine.submit(long.clone()).unwrap()), 128);
     long.prompt = prompt(2, 240);
     // The text's first step is not timed: a piece has at most half of a step.
-    let text = engine.submit(greedy(prompt(3, 4), 200)).unwrap();
+    // It outlives the prompt, also where this thread gets little time.
+    let text = engine.submit(greedy(prompt(3, 4), 2000)).unwrap();
     wait_for(&engine, |stats| stats.generated_tokens > 4);
     let most = most(engine.submit(long).unwrap());
     drop(text);

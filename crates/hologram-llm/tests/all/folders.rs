@@ -117,12 +117,22 @@ fn logits_agree_with_the_reference_implementation() {
 
 #[test]
 fn the_reference_interpreter_agrees() {
+    the_interpreter_agrees(6, 5);
+}
+
+#[test]
+#[ignore = "half a minute: the nightly workflow"]
+fn nightly_the_reference_interpreter_agrees_on_more_tokens() {
+    the_interpreter_agrees(20, 16);
+}
+
+/// On the first `n` tokens, in steps of at most `batch`.
+fn the_interpreter_agrees(n: usize, batch: usize) {
     let executor = Executor::open("reference", None).unwrap();
     for (name, _, bound) in MODELS.iter().filter(|(_, file, _)| file.is_empty()) {
         let want = expected(name);
         let model = Model::load_on(fixture(name), &executor).unwrap();
-        let mut session = model.session(options(16)).unwrap();
-        let n = 20;
+        let mut session = model.session(options(batch)).unwrap();
         let got = session.feed(0, &want.tokens[..n], Logits::All).unwrap();
         let error = relative_error(got, &want.logits[..n * model.config().vocab]);
         assert!(error < *bound, "{name}: {error:.2e}");

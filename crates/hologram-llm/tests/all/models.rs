@@ -148,33 +148,52 @@ fn an_nvidia_gpu_agrees() {
     greedy_continuations(&executor);
     sequences_apart(&executor, GPU_BF16);
     many_sequences(&executor, GPU_BF16);
-    what_is_no_number_comes_out(&executor, &BROKEN, &["norm", "blk.1.ffn_gate"]);
+    what_is_no_number_comes_out(&executor, &BROKEN, &["norm", "blk.1.ffn_gate"], usize::MAX);
+}
+
+/// The interpreter takes a second for each ten tokens.
+#[test]
+fn the_reference_interpreter_agrees() {
+    the_interpreter_agrees(6);
 }
 
 #[test]
-fn the_reference_interpreter_agrees() {
+#[ignore = "half a minute: the nightly workflow"]
+fn nightly_the_reference_interpreter_agrees_on_all_tokens() {
+    the_interpreter_agrees(usize::MAX);
+}
+
+/// On the first tokens of a text, in more than one step.
+fn the_interpreter_agrees(most: usize) {
     let executor = Executor::open("reference", None).unwrap();
     for (name, bound) in MODELS {
         let model = load(name, &executor);
-        let mut session = model.session(options(8)).unwrap();
-        let got = session.feed(0, &tokens(name, "a"), Logits::All).unwrap();
-        let error = relative_error(got, &logits(name, "a"));
+        let mut session = model.session(options(most.min(9) - 1)).unwrap();
+        let (tokens, want) = (tokens(name, "a"), logits(name, "a"));
+        let n = most.min(tokens.len());
+        let got = session.feed(0, &tokens[..n], Logits::All).unwrap();
+        let error = relative_error(got, &want[..want.len() / tokens.len() * n]);
         assert!(error < bound, "{name}: {error:.2e}");
     }
-    what_is_no_number_comes_out(&executor, &["bitnet-tiny"], &["blk.1.ffn_norm", "blk.1.ffn_gate"]);
+    what_is_no_number_comes_out(&executor, &["bitnet-tiny"], &["blk.1.ffn_norm", "blk.1.ffn_gate"], most);
 }
 
 #[test]
 fn a_broken_weight_is_seen() {
-    what_is_no_number_comes_out(&Executor::open("cpu", Some(2)).unwrap(), &BROKEN, &["norm", "blk.1.ffn_gate"]);
+    what_is_no_number_comes_out(
+        &Executor::open("cpu", Some(2)).unwrap(),
+        &BROKEN,
+        &["norm", "blk.1.ffn_gate"],
+        usize::MAX,
+    );
 }
 
 /// The models whose weights are corrupted on fast devices.
 const BROKEN: [&str; 2] = ["llama-tiny", "bitnet-tiny"];
 
 /// A NaN in one of these tensors, or an infinity in a norm, reaches the logits, also through 8-bit activations and
-/// gates.
-fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], names: &[&str]) {
+/// gates. Of at most so many tokens.
+fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], names: &[&str], most: usize) {
     for name in models {
         let path = fixture(&format!("{name}.gguf"));
         let whole = std::fs::read(&path).unwrap();
@@ -197,7 +216,8 @@ fn what_is_no_number_comes_out(executor: &Executor, models: &[&str], names: &[&s
                 // Several tokens at once, then one.
                 for batch in [8, 1] {
                     let mut session = model.session(options(batch)).unwrap();
-                    let tokens = tokens(name, "a");
+                    let mut tokens = tokens(name, "a");
+                    tokens.truncate(most);
                     let logits = session.feed(0, &tokens, Logits::All).unwrap();
                     for (row, logits) in logits.chunks(logits.len() / tokens.len()).enumerate() {
                         let seen = logits.iter().any(|l| !l.is_finite());
