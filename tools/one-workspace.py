@@ -32,6 +32,11 @@ def main():
     for package in packages:
         folder = out / package
         folder.mkdir(parents=True)
+        # What stands beside it, if not in the root.
+        for above in list(pathlib.Path(package).parents)[:-1]:
+            for file in (ROOT / above).iterdir():
+                if not (out / above / file.name).exists():
+                    (out / above / file.name).symlink_to(file)
         for file in (ROOT / package).iterdir():
             if file.name == "Cargo.toml":
                 # Without its own workspace and profiles.
