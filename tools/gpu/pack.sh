@@ -24,7 +24,9 @@ import json, sys
 for line in sys.stdin:
     message = json.loads(line)
     if message.get("executable") and message["target"]["kind"] in (["lib"], ["test"]) and message["profile"]["test"]:
-        print(message["target"]["name"], message["executable"])'
+        name, crate = message["target"]["name"], message["manifest_path"].split("/")[-2]
+        # Several crates have an `all`.
+        print(crate if name == "all" else name, message["executable"])'
 }
 cargo test --workspace --exclude hologram-cli --lib --tests --no-run --message-format=json | binaries | while read -r name path; do
     # Long tests of the CPU are ignored too, by that name.

@@ -175,6 +175,24 @@ fn files_that_the_internals_name_exist() {
     assert!(files > 60 && missing.is_empty(), "{files} files, of which are missing: {missing:#?}");
 }
 
+/// What `main.rs` does not name is never compiled, and its tests would be lost in silence.
+#[test]
+fn every_file_of_tests_is_a_module() {
+    let mut files = 0;
+    for package in fs::read_dir(root().join("crates")).unwrap() {
+        let folder = package.unwrap().path().join("tests/all");
+        let Ok(main) = fs::read_to_string(folder.join("main.rs")) else { continue };
+        for file in fs::read_dir(&folder).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let is_module = main.lines().any(|line| line == format!("mod {name};"));
+            assert!(name == "main" || is_module, "{} is no module of main.rs", path.display());
+            files += 1;
+        }
+    }
+    assert!(files > 60, "{files} files");
+}
+
 /// The calls of the command that pages show: in `code`, and as lines of a shell.
 fn calls(page: &str) -> Vec<String> {
     let (mut calls, mut shell, mut code) = (Vec::new(), false, false);

@@ -22,8 +22,17 @@ tools=$(cat "$root"/tools/metal/*.py "$root"/tools/metal/shim/* | sha256sum | cu
 export MSL_CACHE=$CARGO_TARGET_DIR/metal-double/tools-$tools
 # The kernels' compiler takes what several tests ask for at once together.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
-cp "$root/Cargo.lock" Cargo.lock
-run() { cargo test --config "patch.crates-io.objc2-metal.path=\"$patched\"" "$@"; }
+# In a workspace with our other crates, those that Metal does not change are what was compiled for the other tests.
+workspace=$CARGO_TARGET_DIR/metal-double/workspace
+rm -rf "$workspace"
+python3 "$root/tools/one-workspace.py" "$workspace" tools/metal/double
+cd "$workspace/tools/metal/double"
+# The kernels take most of the time of tests; optimising what is compiled for them alone would take longer than it saves.
+slow=()
+for package in hologram-llm hologram-metal metal-double; do
+  slow+=(--config "profile.dev.package.$package.opt-level=0")
+done
+run() { cargo test --config "patch.crates-io.objc2-metal.path=\"$patched\"" "${slow[@]}" "$@"; }
 if [ $# -gt 0 ]; then
   run "$@"
   exit

@@ -162,7 +162,7 @@ fn corners(map: Map, ty: Type) -> Option<Case> {
     };
     let (operands, n) = (map.scalar.operands, values.len());
     let divides = matches!(map.scalar.op, E::Div | E::Rem | E::Remainder | E::FloorDivide);
-    // Neighbours of infinity are no numbers of the reference: `tests/functions.rs` has them.
+    // Neighbours of infinity are no numbers of the reference: `tests/all/functions.rs` has them.
     if map.scalar.kind == Kind::Choose || map.scalar.op == E::NextAfter || (divides && !ty.is_float()) {
         return None;
     }
