@@ -68,6 +68,10 @@ def test_options(model):
     assert model.generate("x", regex="[ab]{3}", temperature=0).text in {
         a + b + c for a in "ab" for b in "ab" for c in "ab"
     }
+    for grammar in ['root ::= ("yes" | "no") "."', 'start: ("yes" | "no") "."']:
+        assert model.generate("x", grammar=grammar, temperature=0).text in {"yes.", "no."}
+    with pytest.raises(ValueError, match='no rule "other"'):
+        model.generate("x", grammar="root ::= other")
     for wrong in [dict(temperature=-1.0), dict(top_p=2.0), dict(stop=[""]), dict(logprobs=99)]:
         with pytest.raises(ValueError):
             model.generate(PROMPT, **wrong)
