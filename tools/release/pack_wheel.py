@@ -1,36 +1,56 @@
 #!/usr/bin/env python3
-"""Packs a wheel again by zopfli, whose files unpack as those of zip's own method do and are 2 % smaller.
+"""Packs a wheel again by libdeflate, which searches longer than zip's own compressor: 2 % less.
 
     python tools/release/pack_wheel.py WHEEL…
 
-Needs the package `zopfli`; takes some minutes. What the wheel contains stays the same, byte for byte.
+Needs the package `deflate`. What the wheel contains stays the same, byte for byte; every zip reads it.
 """
 
 import os
+import struct
 import sys
 import zipfile
 
-# Passes over each block; 5 leave 0.1 % of what 15, zopfli's default, would save.
-PASSES = 5
+
+def libdeflate(data):
+    """A deflated stream without a header, by the level that searches longest."""
+    import deflate
+
+    return deflate.deflate_compress(data, 12)
 
 
-def pack(path):
-    """Replaces a wheel by the smaller one; returns the sizes before and after."""
-    import zopfli.zipfile
+def packed(old, compress):
+    """The bytes of a zip with the files of another; Python's own writer takes no other compressor."""
+    out, directory = bytearray(), bytearray()
+    for entry in old.infolist():
+        data, name = old.read(entry), entry.filename.encode()
+        body = bytes(compress(data))
+        method = zipfile.ZIP_DEFLATED if len(body) < len(data) else zipfile.ZIP_STORED
+        body = body if method else data
+        year, month, day, hour, minute, second = entry.date_time
+        stamp = (hour << 11 | minute << 5 | second // 2, (year - 1980) << 9 | month << 5 | day)
+        # Version 2.0 of the format; names are UTF-8.
+        fields = struct.pack("<5H3L2H", 20, 0x800, method, *stamp, entry.CRC, len(body), len(data), len(name), 0)
+        place = (entry.external_attr, len(out))
+        directory += b"PK\1\2" + struct.pack("<BB", 20, 3) + fields + struct.pack("<3H2L", 0, 0, 0, *place) + name
+        out += b"PK\3\4" + fields + name + body
+    count = len(old.infolist())
+    end = struct.pack("<4H2LH", 0, 0, count, count, len(directory), len(out), 0)
+    return bytes(out + directory + b"PK\5\6" + end)
 
-    before, packed = os.path.getsize(path), path + ".packed"
-    with zipfile.ZipFile(path) as old, zopfli.zipfile.ZipFile(packed, "w", numiterations=PASSES) as new:
-        for entry in old.infolist():
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            new.writestr(entry, old.read(entry))
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed) as new:
-        names = old.namelist()
-        if new.namelist() != names or any(old.read(name) != new.read(name) for name in names):
-            raise ValueError(f"{packed} has other contents than {path}")
-    if os.path.getsize(packed) < before:
-        os.replace(packed, path)
-    else:
-        os.remove(packed)
+
+def pack(path, compress=libdeflate):
+    """Replaces a wheel if the result is smaller; returns the sizes before and after."""
+    before, other = os.path.getsize(path), f"{path}.packed"
+    with zipfile.ZipFile(path) as old:
+        with open(other, "wb") as file:
+            file.write(packed(old, compress))
+        with zipfile.ZipFile(other) as new:
+            for a, b in zip(old.infolist(), new.infolist(), strict=True):
+                same = (a.filename, a.external_attr, a.date_time) == (b.filename, b.external_attr, b.date_time)
+                if not same or old.read(a) != new.read(b):
+                    raise ValueError(f"{other} does not have {a.filename} as it is in {path}")
+    os.replace(other, path) if os.path.getsize(other) < before else os.remove(other)
     return before, os.path.getsize(path)
 
 
