@@ -1,4 +1,4 @@
-//! The native kernels' images in the binary: all of `images/`, compressed by `build/`.
+//! The native kernels' images in the binary: all of `images/`, compressed by `build/`; none on Apple's machines.
 
 use std::io::Read;
 
@@ -31,11 +31,11 @@ pub(super) fn unpack_ptx(packed: &[u8]) -> std::io::Result<String> {
 
 include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
-#[cfg(test)]
+#[cfg(all(test, not(target_vendor = "apple")))]
 #[path = "../build/ptx.rs"]
 mod ptx;
 
-#[cfg(test)]
+#[cfg(all(test, not(target_vendor = "apple")))]
 mod tests {
     use super::ptx;
 
