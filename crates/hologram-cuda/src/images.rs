@@ -55,6 +55,7 @@ mod tests {
                 "sm_80.ptx" => {
                     let packed = image.ptx.unwrap_or_else(|| panic!("{name} is for capability 9.0 only"));
                     let plain = ptx::plain(std::str::from_utf8(&data).expect("a text"));
+                    assert!(super::unpack(packed).expect("an image") == ptx::short(&plain).as_bytes(), "{file}");
                     assert!(super::unpack_ptx(packed).expect("an image") == plain, "{file}");
                 }
                 form => assert_eq!(form, "made", "{file}"),
