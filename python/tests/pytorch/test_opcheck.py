@@ -1,5 +1,8 @@
 """The functionals as operators of torch: `torch.library.opcheck` finds operands that are changed or handed back,
-results of another layout than torch's, and gradients that are others within AOTAutograd's graphs."""
+results of another layout than torch's, and gradients that are others within AOTAutograd's graphs.
+
+On the CPU only: on a GPU torch's engine would wait in its own thread for the gradients that it is to compute there.
+"""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import test_functional  # noqa: E402
 from test_functional import CASES  # noqa: E402
 
 # What an operator runs is below autograd, which is a state of its thread.
 ABOVE = ThreadPoolExecutor(1)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch):
+    monkeypatch.setattr(test_functional, "DEVICE", "cpu")
+    monkeypatch.setattr(test_functional, "CLASSES", test_functional.CLASSES.cpu())
 
 
 def operator(name, function, result, count):
