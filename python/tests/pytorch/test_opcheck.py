@@ -19,7 +19,7 @@ ABOVE = ThreadPoolExecutor(1)
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch):
+def cpu_tensors(monkeypatch):
     monkeypatch.setattr(test_functional, "DEVICE", "cpu")
     monkeypatch.setattr(test_functional, "CLASSES", test_functional.CLASSES.cpu())
 
