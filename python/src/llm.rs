@@ -300,7 +300,9 @@ fn apply(request: &mut Request, options: &Bound<'_, PyDict>) -> Result<()> {
                 request.constraint = Some(Constraint::JsonSchema(schema));
             }
             "regex" => request.constraint = Some(Constraint::Regex(object.extract()?)),
-            "grammar" => request.constraint = Some(Constraint::Lark(object.extract()?)),
+            "grammar" => {
+                request.constraint = Some(Constraint::grammar(&object.extract::<String>()?).or_else(value)?);
+            }
             other => return wrong_type(format!("there is no option {other:?}")),
         }
     }

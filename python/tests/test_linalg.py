@@ -27,7 +27,7 @@ def matrices(shape, dtype):
     return RANDOM.standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype,shape", itertools.product(TYPES, SHAPES))
+@pytest.mark.parametrize("dtype,shape", list(itertools.product(TYPES, SHAPES)))
 def test_qr_and_svd(dtype, shape):
     a = matrices(shape, dtype)
     x = hg.asarray(a)
@@ -54,7 +54,7 @@ def test_qr_and_svd(dtype, shape):
             np.testing.assert_allclose(np.swapaxes(basis, -1, -2) @ basis, unit, atol=np.finfo(dtype).eps * 100)
 
 
-@pytest.mark.parametrize("dtype,shape", itertools.product(TYPES, [s for s in SHAPES if s[-1] == s[-2]]))
+@pytest.mark.parametrize("dtype,shape", list(itertools.product(TYPES, [s for s in SHAPES if s[-1] == s[-2]])))
 def test_square_matrices(dtype, shape):
     a = matrices(shape, dtype) + 3 * np.eye(shape[-1], dtype=dtype)
     x, n = hg.asarray(a), shape[-1]

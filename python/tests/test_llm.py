@@ -68,6 +68,10 @@ def test_options(model):
     assert model.generate("x", regex="[ab]{3}", temperature=0).text in {
         a + b + c for a in "ab" for b in "ab" for c in "ab"
     }
+    for grammar in ['root ::= ("yes" | "no") "."', 'start: ("yes" | "no") "."']:
+        assert model.generate("x", grammar=grammar, temperature=0).text in {"yes.", "no."}
+    with pytest.raises(ValueError, match='no rule "other"'):
+        model.generate("x", grammar="root ::= other")
     for wrong in [dict(temperature=-1.0), dict(top_p=2.0), dict(stop=[""]), dict(logprobs=99)]:
         with pytest.raises(ValueError):
             model.generate(PROMPT, **wrong)
@@ -115,6 +119,26 @@ def test_sessions_logits_and_measures(model):
     vector = model.embed("a trait")
     assert vector.shape == (model.config["width"],) and abs(float(hg.sum(vector * vector)) - 1) < 1e-3
     assert model.embed(["a", "b"]).shape == (2, model.config["width"])
+
+
+def test_perplexity_is_that_of_the_logits_and_of_the_command(model, tmp_path):
+    np = pytest.importorskip("numpy")
+    text, ctx = (MODEL.parents[3] / "README.md").read_text(encoding="utf-8")[:6000], 64
+    tokens = model.tokenizer.encode(text, True)
+    costs = []
+    for start in range(0, len(tokens) - ctx + 1, ctx):
+        # Each window begins with BOS; the tokens after its middle count.
+        window = [model.tokenizer.bos, *tokens[start + 1 : start + ctx]]
+        rows = np.asarray(model.logits(window), dtype=np.float64)
+        logs = rows - np.logaddexp.reduce(rows, axis=1, keepdims=True)
+        costs += [-logs[i, window[i + 1]] for i in range(ctx // 2, ctx - 1)]
+    perplexity = model.perplexity(text, ctx=ctx)
+    assert perplexity == pytest.approx(np.exp(np.mean(costs)), rel=1e-3)
+    assert perplexity == model.perplexity(tokens, ctx=ctx)
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    command = ["perplexity", MODEL, "--file", tmp_path / "text", "--ctx", str(ctx), "--device", "cpu", "--json"]
+    run = subprocess.run([sys.executable, "-m", "hologram", *command], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)["perplexity"] == pytest.approx(perplexity, rel=1e-6)
 
 
 def test_the_tokenizer(model):

@@ -8,6 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use lzma_rust2::{LzmaOptions, LzmaReader, LzmaWriter};
 
+#[path = "ptx.rs"]
+pub mod ptx;
+#[path = "../src/short_ptx.rs"]
+pub mod short_ptx;
+
 /// The preset of `xz`: its dictionary of 8 MB holds an image, whose kernels repeat each other. Builds for tests prefer
 /// a short build to a small binary.
 const PRESET: u32 = if cfg!(debug_assertions) { 0 } else { 6 };
@@ -84,6 +89,14 @@ fn write_all(files: &[(PathBuf, String, Vec<u8>)]) -> Result<(), String> {
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some((path, file, data)) = files.get(next.fetch_add(1, Relaxed)) {
+            let own;
+            let data = match file.ends_with(".ptx") {
+                false => data,
+                true => {
+                    own = short(file, data)?;
+                    &own
+                }
+            };
             // Most images are unchanged since the last build.
             let kept = std::fs::read(path).ok().and_then(|old| unpack(&old).ok());
             if kept.as_ref() != Some(data) {
@@ -100,6 +113,16 @@ fn write_all(files: &[(PathBuf, String, Vec<u8>)]) -> Result<(), String> {
             .into_iter()
             .try_for_each(|t| t.join().unwrap_or_else(|_| Err("a thread that compresses panicked".into())))
     })
+}
+
+/// The short form of a PTX image, after a check that the plain text comes out of it again.
+fn short(file: &str, data: &[u8]) -> Result<Vec<u8>, String> {
+    let plain = ptx::plain(std::str::from_utf8(data).map_err(|e| format!("{file}: {e}"))?);
+    let short = ptx::short(&plain);
+    match short_ptx::long(&short) {
+        Some(long) if long == plain => Ok(short.into()),
+        _ => Err(format!("{file}: build/ptx.rs writes something of it that src/short_ptx.rs reads otherwise")),
+    }
 }
 
 /// An image as an `.lzma` file.

@@ -1,8 +1,10 @@
-//! The native kernels' images in the binary: all of `images/`, compressed by `build/`.
+//! The native kernels' images in the binary: all of `images/`, compressed by `build/`; none on Apple's machines.
 
 use std::io::Read;
 
 use lzma_rust2::LzmaReader;
+
+use crate::short_ptx;
 
 /// The compiled forms of one source, as `.lzma` files.
 pub(super) struct Image {
@@ -10,7 +12,7 @@ pub(super) struct Image {
     pub(super) name: &'static str,
     /// Machine code for compute capability 9.0.
     pub(super) cubin: &'static [u8],
-    /// PTX for every capability from 8.0 on; `None` for kernels that need features of 9.0.
+    /// Short PTX for every capability from 8.0 on; `None` for kernels that need features of 9.0.
     pub(super) ptx: Option<&'static [u8]>,
 }
 
@@ -21,10 +23,22 @@ pub(super) fn unpack(packed: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(data)
 }
 
+/// An image's PTX.
+pub(super) fn unpack_ptx(packed: &[u8]) -> std::io::Result<String> {
+    let short = String::from_utf8(unpack(packed)?).map_err(std::io::Error::other)?;
+    short_ptx::long(&short).ok_or_else(|| std::io::Error::other("it is no short PTX"))
+}
+
 include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
-#[cfg(test)]
+#[cfg(all(test, not(target_vendor = "apple")))]
+#[path = "../build/ptx.rs"]
+mod ptx;
+
+#[cfg(all(test, not(target_vendor = "apple")))]
 mod tests {
+    use super::ptx;
+
     /// Each image unpacks to its file in the folder, and the folder holds nothing else.
     #[test]
     fn every_image_is_built_in() {
@@ -35,16 +49,17 @@ mod tests {
             let (name, form) = file.split_once('.').expect("an ending");
             let image = super::IMAGES.iter().find(|image| image.name == name);
             let image = image.unwrap_or_else(|| panic!("{name} is not built in"));
-            let packed = match form {
-                "sm_90a.cubin" => image.cubin,
-                "sm_80.ptx" => image.ptx.unwrap_or_else(|| panic!("{name} is for capability 9.0 only")),
-                form => {
-                    assert_eq!(form, "made", "{file}");
-                    continue;
+            let data = std::fs::read(&path).expect("a file");
+            match form {
+                "sm_90a.cubin" => assert!(super::unpack(image.cubin).expect("an image") == data, "{file}"),
+                "sm_80.ptx" => {
+                    let packed = image.ptx.unwrap_or_else(|| panic!("{name} is for capability 9.0 only"));
+                    let plain = ptx::plain(std::str::from_utf8(&data).expect("a text"));
+                    assert!(super::unpack(packed).expect("an image") == ptx::short(&plain).as_bytes(), "{file}");
+                    assert!(super::unpack_ptx(packed).expect("an image") == plain, "{file}");
                 }
-            };
-            let data = super::unpack(packed).expect("an image");
-            assert!(data == std::fs::read(&path).expect("a file"), "{file}");
+                form => assert_eq!(form, "made", "{file}"),
+            }
         }
     }
 }

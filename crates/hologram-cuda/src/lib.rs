@@ -15,6 +15,7 @@ mod memory;
 mod modules;
 mod queue;
 mod record;
+mod short_ptx;
 mod stack;
 mod staging;
 #[cfg(test)]

@@ -111,12 +111,12 @@ impl Modules {
         let image = IMAGES.iter().find(|i: &&Image| i.name == name);
         let image = image.ok_or_else(|| unsupported(format!("the native image {name}, which this build lacks,")))?;
         let damaged = || self.context.error("unpacking a native kernel", &format!("image {name} is damaged"));
-        let unpack = |data: &[u8]| images::unpack(data).map_err(|_| damaged());
         if self.capability == 90 {
-            return Module::load(&self.context, &unpack(image.cubin)?, name);
+            let cubin = images::unpack(image.cubin).map_err(|_| damaged())?;
+            return Module::load(&self.context, &cubin, name);
         }
         let ptx = image.ptx.ok_or_else(|| unsupported(format!("the native image {name}, made for capability 9.0,")))?;
-        let ptx = String::from_utf8(unpack(ptx)?).map_err(|_| damaged())?;
+        let ptx = images::unpack_ptx(ptx).map_err(|_| damaged())?;
         self.compiled(name, &ptx)
     }
 

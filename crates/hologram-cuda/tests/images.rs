@@ -26,3 +26,30 @@ fn images_take_what_their_texts_declare() {
     let error = images::list(&std::env::temp_dir(), &texts, &std::env::temp_dir()).unwrap_err();
     assert!(error.contains("make it by tools/cuda-kernels/build.py k"), "{error}");
 }
+
+/// Registers and labels are distances, parameters are numbers, comments and white space are gone; and back.
+#[test]
+fn ptx_is_short_in_the_binary() {
+    let ptx = "// made by\n\n.visible .entry k(\n\t.param .u64 k_param_0,\n\t.param .u32 \tk_param_1\n)\n{\n\t.reg .f32 \t%f<9>;\n\
+               \tld.param.u32 \t%r1, [k_param_1];\n\tmov.u32 \t%r2, %tid.x; // x\n\tadd.s32 \t%r5, %r2, %r1;\n\
+               $L__BB0_2:\n\tadd.f32 \t%f1, %f3, 0f3F800000;\n\t@%p1 bra \t$L__BB0_2;\n\tbra \t$L__BB0_7;\n\
+               $L__BB0_6:\n\tbra \t$L__BB0_5;\n\tmov.u32 \t%r6, a_$_0;\n\t.pragma \"a//b\";\n\tret;\n}\n\
+               .visible .entry l(\n\t.param .u64 l_param_0\n)\n{\n$L__BB1_2:\n\tmov.u32 \t%r1, %r2;\n}\n";
+    let short = ".visible .entry k(\n.param .u64 ^0,\n.param .u32 ^1\n)\n{\n.reg .f32 %f<9>;\n\
+                 ld.param.u32 %r+,[^1];\nmov.u32 %r+,%tid.x;\nadd.s32 %r+3,%r3,%r4;\n\
+                 $L__BB0_2:\nadd.f32 %f+,%f+2,0f3F800000;\n@%p+ bra $0;\nbra $5;\n\
+                 $4:\nbra $-1;\nmov.u32 %r+,a_$_0;\n.pragma \"a//b\";\nret;\n}\n\
+                 .visible .entry l(\n.param .u64 ^0\n)\n{\n$L__BB1_2:\nmov.u32 %r+,%r+;\n}\n";
+    let plain = images::ptx::plain(ptx);
+    assert!(
+        plain.contains("add.s32 %r5,%r2,%r1;\n")
+            && plain.contains("bra $L__BB0_5;\nmov.u32 %r6,a_$_0;\n.pragma \"a//b\";\n"),
+        "{plain}"
+    );
+    assert_eq!(images::ptx::short(&plain), short);
+    assert_eq!(images::short_ptx::long(short).as_deref(), Some(plain.as_str()));
+    for damaged in ["%r1", "bra $1;", "^", "$L__BB", "$L__BB0", "$L__BB0_", "$L__BB0_1:\nbra $-2;", "%r+4294967295 %r+"]
+    {
+        assert_eq!(images::short_ptx::long(damaged), None, "{damaged}");
+    }
+}

@@ -1,4 +1,9 @@
-"""`hologram_torch.functional` and `hologram_torch.nn`, against torch."""
+"""`hologram_torch.functional` and `hologram_torch.nn`, against torch.
+
+HOLOGRAM_TORCH_DEVICE names the device of torch's tensors, "cpu" or "cuda".
+"""
+
+import os
 
 import pytest
 
@@ -10,6 +15,8 @@ import hologram_torch  # noqa: E402
 from hologram_torch import functional as f  # noqa: E402
 from hologram_torch import nn  # noqa: E402
 
+DEVICE = os.environ.get("HOLOGRAM_TORCH_DEVICE", "cpu")
+
 
 @pytest.fixture(autouse=True)
 def seeded():
@@ -17,10 +24,10 @@ def seeded():
 
 
 def numbers(*shape):
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+    return torch.randn(*shape, dtype=torch.float64, device=DEVICE, requires_grad=True)
 
 
-CLASSES = torch.tensor([2, 0, 3])
+CLASSES = torch.tensor([2, 0, 3], device=DEVICE)
 
 #: Name: our function, torch's, operands in double precision.
 CASES = {
@@ -90,9 +97,11 @@ def test_single_precision(name):
 
 @pytest.mark.parametrize("backend", [None, "auto", "cpu", "reference"])
 def test_a_linear_layer_learns(backend):
-    layer = nn.Linear(16, 8, backend=backend)
-    target = torch.nn.Linear(16, 8)
-    x = torch.randn(64, 16)
+    # A backend without a name is the device of the tensors.
+    device = DEVICE if backend in (None, "auto") else "cpu"
+    layer = nn.Linear(16, 8, backend=backend).to(device)
+    target = torch.nn.Linear(16, 8).to(device)
+    x = torch.randn(64, 16, device=device)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
     losses = []
     for _ in range(60 if backend != "reference" else 3):
@@ -110,7 +119,8 @@ def test_modules_have_torchs_state_and_compile():
         torch.nn.Embedding(7, 8), torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Softmax(-1)
     )
     other.load_state_dict(own.state_dict())
-    ids = torch.tensor([[1, 2, 6]])
+    own, other = own.to(DEVICE), other.to(DEVICE)
+    ids = torch.tensor([[1, 2, 6]], device=DEVICE)
     torch.testing.assert_close(own(ids), other(ids))
     compiled = torch.compile(own, backend="hologram", fullgraph=True)
     torch.testing.assert_close(compiled(ids), other(ids))
