@@ -325,10 +325,10 @@ macro_rules! formats {
     };
 }
 
-/// Whether the format is in the list and has `f16` scales, which panels read.
-pub fn has_panels(format: DType) -> bool {
+/// Whether the format is in the list.
+pub fn is_listed(format: DType) -> bool {
     fn listed<B>() {}
-    format != DType::MXFP4 && for_format!(format, super listed, block listed, half_bytes listed).is_some()
+    for_format!(format, super listed, block listed, half_bytes listed).is_some()
 }
 
 formats! {

@@ -32,6 +32,8 @@ mod plain;
     allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
 )]
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod split;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]

@@ -128,6 +128,13 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
         // SAFETY: promised by the caller.
         a[row] = unsafe { _mm512_loadu_si512(rows.at::<false>(row, at).cast()) };
     }
+    transposed(a)
+}
+
+/// 16 × 16 words, transposed.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn transposed(mut a: [__m512i; 16]) -> [__m512i; 16] {
     // Within each 128-bit lane the 4 x 4 words of four rows, then the lanes.
     let mut b = a;
     for quad in (0..16).step_by(4) {

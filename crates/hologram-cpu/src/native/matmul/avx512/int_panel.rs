@@ -8,7 +8,7 @@ use hologram_device::DType;
 use super::super::int::{Activations, Layout};
 use super::super::{Rows, prefetch_lines};
 use super::unpack::unpacker;
-use super::{first_lanes, scales, transpose};
+use super::{first_lanes, scales, transpose, unpack_split};
 
 /// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
 /// per token.
@@ -94,7 +94,7 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     unsafe {
         if layout.weights == DType::TQ2_0 {
             tq2_0(layout, rows, to);
-        } else if let Some(unpack) = unpacker(layout.weights) {
+        } else if let Some(unpack) = unpacker(layout.weights).or_else(|| unpack_split::unpacker(layout.weights)) {
             unpack(layout, rows, to);
         }
     }

@@ -6,6 +6,7 @@ mod float;
 mod int_direct;
 mod int_panel;
 mod unpack;
+mod unpack_split;
 
 use std::arch::x86_64::*;
 
