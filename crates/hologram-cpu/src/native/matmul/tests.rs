@@ -188,8 +188,8 @@ fn groups_of_32_with_other_blocks() {
 #[test]
 fn floats_of_4_bits_and_grids() {
     for w in [DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS) {
-        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 5, 17], MS, &[64, 256, 768]));
-        check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 8, 17, 32], MS, &[64, 256, 768]));
+        check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 2, 5, 8, 32], &[5, 33], &[256, 768]));
         check(|_| DType::F32, w, (&[1, 6], &[33], &[256, 768]));
     }
 }
@@ -218,10 +218,12 @@ fn float_activations() {
         check(|_| DType::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
     check(|_| DType::F32, DType::F8_E4M3, (&[1, 2, 3, 17], &[1, 17, 40], &[128, 768]));
-    // On tiles in parts.
+    // On tiles in parts, or rows in place.
     for w in [DType::F16, DType::BF16] {
-        check(|_| DType::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
+        check(|_| DType::F32, w, (&[4, 5, 6, 7, 8, 17, 32, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
     }
+    check(|_| DType::F32, DType::F32, (&[3, 8, 17, 32], &[1, 100], &[64, 1088]));
+    check(|_| DType::BF16, DType::BF16, (&[4, 6, 7, 9, 24, 32], &[1, 17, 100, 300], &[32, 64, 1088, 2112]));
     check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
     for w in DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| !w.is_ternary()) {
