@@ -133,6 +133,16 @@ impl<B: Block32> Places<B> {
         all
     };
 
+    /// Whether all these numbers lie in the first vector.
+    const FACTORS_FIRST: bool = {
+        let (mut first, mut i) = (true, 0);
+        while i < (if B::OFFSET == 0 { 2 * UNITS } else { UNITS }) {
+            first &= Self::FACTORS[i] < 32;
+            i += 1;
+        }
+        first
+    };
+
     /// The bytes of fifth bits. In each eight bytes, byte 3 is that of eight elements of a unit's first half, byte 7
     /// that of eight elements of its second half.
     const FIFTH_BITS: [u8; 64] = {
@@ -219,7 +229,12 @@ unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], 
             return (codes, _mm_castps_si128(powers_of_two::<B>(first)));
         }
         let order = _mm512_loadu_si512(const { &Places::<B>::FACTORS }.as_ptr().cast());
-        (codes, _mm512_castsi512_si128(_mm512_permutex2var_epi16(first, order, last)))
+        let factors = match const { Places::<B>::FACTORS_FIRST } {
+            // Half as many operations.
+            true => _mm512_permutexvar_epi16(order, first),
+            false => _mm512_permutex2var_epi16(first, order, last),
+        };
+        (codes, _mm512_castsi512_si128(factors))
     }
 }
 
