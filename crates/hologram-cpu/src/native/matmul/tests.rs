@@ -231,6 +231,53 @@ fn float_activations() {
     }
 }
 
+/// Experts of several, one and no slots, in several pieces.
+#[test]
+fn experts_multiply_their_slots() {
+    let (experts, m, k, slots, n) = (4, 150, 256, 2, 6);
+    let ids: Vec<u32> = vec![0, 1, 0, 3, 0, 3, 0, 3, 3, 0, 3, 3];
+    let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
+    let mut random = Random(5);
+    for w_format in [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS)
+    {
+        let x_format = DType::I8Groups { group: w_format.block_len().max(32) as u32 };
+        let (w_bytes, w) = tensor(&mut random, w_format, experts * m, k);
+        for (width, features) in
+            [k, k * slots].into_iter().flat_map(|w| feature_sets().into_iter().map(move |f| (w, f)))
+        {
+            let (x_bytes, x) = tensor(&mut random, x_format, n, width);
+            let spec = KernelSpec {
+                op: Operation::ExpertMatmul { experts: experts as u32 },
+                inputs: vec![
+                    fixed(x_format, [n, width]),
+                    fixed(w_format, [experts * m, k]),
+                    fixed(DType::U32, [n, slots]),
+                ],
+                output: fixed(DType::F32, [n, m * slots]),
+                in_place: None,
+            };
+            let Some(kernel) = super::experts::find(&spec, features) else { continue };
+            let mut buffers = memory(x_format, &x_bytes, n, width);
+            buffers.extend(memory(w_format, &w_bytes, experts * m, k));
+            buffers.push(Memory::of(&ids));
+            buffers.push(Memory::filled(n * slots * m * 4, 0xff));
+            launch(&*kernel, &mut buffers, 2).expect("the kernel runs");
+            let y: &[f32] = buffers.last().expect("the result").elements();
+            for (slot, expert) in ids.iter().enumerate() {
+                let x = &x[if width == k { slot / slots } else { slot } * k..][..k];
+                for row in 0..m {
+                    let w = &w[(*expert as usize * m + row) * k..][..k];
+                    let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                    let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() * w.iter().fold(0.0, |a, w| w.abs().max(a));
+                    let (y, bound) = (f64::from(y[slot * m + row]), 4e-6 * size + 1e-37);
+                    let what = || format!("{w_format:?} width {width} {features:?}, slot {slot}, row {row}");
+                    assert!((y - sum).abs() <= bound, "{}: {y} is not {sum} ± {bound:e}", what());
+                }
+            }
+        }
+    }
+}
+
 /// Independent tokens have the same bits in any number and order.
 #[test]
 fn independent_tokens_do_not_depend_on_others() {
