@@ -282,7 +282,7 @@ impl FloatMatmul {
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
         let x_bytes = k * 4 / self.per_word();
-        let rows = piece_rows(o.y.m, worker.count, 8, 256);
+        let rows = piece_rows(o.y.m, worker.count * 2, 8, 64);
         for (rows, next) in Pieces::new(worker, o.y.m, rows) {
             let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
                 for token in (0..o.n).step_by(kernels.few) {
