@@ -47,11 +47,9 @@ static IQ3_S: Aligned<[[u8; 4]; 512]> = values(4096, 3, &IQ3_S_VALUES);
 
 /// A grid's tables, for kernels that read its blocks.
 pub struct Grid {
-    /// The entries as numbers: the digits of an entry, the first in the lowest bits, select its values. A digit has two
-    /// bits in grids of eight values, three in grids of four.
+    /// The entries as numbers: the digits of an entry, the first in the lowest bits, select its [`grid_values`]. A digit
+    /// has two bits in grids of eight values, three in grids of four.
     pub entries: &'static [u16],
-    /// The values that digits select: magnitudes, for the IQ1 types the values times 8, plus 8.
-    pub values: &'static [u8],
     /// The entries' values, if they have eight.
     pub eights: &'static [[u8; 8]],
     /// The entries' values, if they have four.
@@ -61,15 +59,25 @@ pub struct Grid {
 /// The tables of a grid format.
 #[inline(always)]
 pub fn grid(ty: GridType) -> Grid {
-    let (first, values, eights, fours): (usize, &'static [u8], &'static [[u8; 8]], &'static [[u8; 4]]) = match ty {
-        GridType::IQ1_S | GridType::IQ1_M => (0, &IQ1_VALUES, &IQ1.0, &[]),
-        GridType::IQ2_XXS => (2048, &IQ2_VALUES, &IQ2_XXS.0, &[]),
-        GridType::IQ2_XS => (2304, &IQ2_VALUES, &IQ2_XS.0, &[]),
-        GridType::IQ2_S => (2816, &IQ2_VALUES, &IQ2_S.0, &[]),
-        GridType::IQ3_XXS => (3840, &IQ3_XXS_VALUES, &[], &IQ3_XXS.0),
-        GridType::IQ3_S => (4096, &IQ3_S_VALUES, &[], &IQ3_S.0),
+    let (first, eights): (_, &'static [[u8; 8]]) = match ty {
+        GridType::IQ1_S | GridType::IQ1_M => (0, &IQ1.0),
+        GridType::IQ2_XXS => (2048, &IQ2_XXS.0),
+        GridType::IQ2_XS => (2304, &IQ2_XS.0),
+        GridType::IQ2_S => (2816, &IQ2_S.0),
+        GridType::IQ3_XXS => return Grid { entries: &ENTRIES.0[3840..4096], eights: &[], fours: &IQ3_XXS.0 },
+        GridType::IQ3_S => return Grid { entries: &ENTRIES.0[4096..], eights: &[], fours: &IQ3_S.0 },
     };
-    Grid { entries: &ENTRIES.0[first..first + eights.len() + fours.len()], values, eights, fours }
+    Grid { entries: &ENTRIES.0[first..first + eights.len()], eights, fours: &[] }
+}
+
+/// The values of a grid that digits select: magnitudes, for the IQ1 types the values times 8, plus 8.
+pub const fn grid_values(ty: GridType) -> &'static [u8] {
+    match ty {
+        GridType::IQ1_S | GridType::IQ1_M => &IQ1_VALUES,
+        GridType::IQ2_XXS | GridType::IQ2_XS | GridType::IQ2_S => &IQ2_VALUES,
+        GridType::IQ3_XXS => &IQ3_XXS_VALUES,
+        GridType::IQ3_S => &IQ3_S_VALUES,
+    }
 }
 
 /// A byte of 0xff per set bit of the index.

@@ -9,7 +9,7 @@ mod planes;
 mod scale;
 mod values;
 
-pub use grid::{Grid, grid};
+pub use grid::{Grid, grid, grid_values};
 
 use crate::format::{Row, with_row};
 use crate::{BackendError, BlockFormat, DType, Result};

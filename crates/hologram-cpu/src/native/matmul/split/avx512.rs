@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use hologram_device::GridType;
-use hologram_device::decode::grid;
+use hologram_device::decode::{grid, grid_values};
 use hologram_device::format::{Row, Values, rows};
 
 use super::{Format, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, NVFP4, number};
@@ -346,7 +346,7 @@ impl Split for IQ1_M {
 impl Split for IQ2_XXS {
     #[inline(always)]
     unsafe fn codes(block: *const u8, _: *const u16) -> [__m512i; 4] {
-        static VALUES: Table = Table::of(&[8, 25, 43, 0]);
+        static VALUES: Table = Table::of(grid_values(GridType::IQ2_XXS));
         // The first four of each eight bytes.
         const INDICES: [u8; 64] = {
             let (mut all, mut i) = ([0; 64], 0);
@@ -383,7 +383,7 @@ impl Split for IQ2_XXS {
 impl Split for IQ2_XS {
     #[inline(always)]
     unsafe fn codes(block: *const u8, _: *const u16) -> [__m512i; 4] {
-        static VALUES: Table = Table::of(&[8, 25, 43, 0]);
+        static VALUES: Table = Table::of(grid_values(GridType::IQ2_XS));
         // SAFETY: promised by the caller. Only the lowest nine bits of an index count.
         unsafe {
             let both = load(block.add(2));
@@ -452,7 +452,7 @@ impl Split for IQ2_S {
 impl Split for IQ3_XXS {
     #[inline(always)]
     unsafe fn codes(block: *const u8, _: *const u16) -> [__m512i; 4] {
-        static VALUES: Table = Table::of(&[4, 12, 20, 28, 36, 44, 52, 62]);
+        static VALUES: Table = Table::of(grid_values(GridType::IQ3_XXS));
         // SAFETY: promised by the caller.
         unsafe {
             let of_block = four_signs(_mm256_loadu_si256(block.add(66).cast()));
@@ -482,7 +482,7 @@ impl Split for IQ3_XXS {
 impl Split for IQ3_S {
     #[inline(always)]
     unsafe fn codes(block: *const u8, _: *const u16) -> [__m512i; 4] {
-        static VALUES: Table = Table::of(&[1, 3, 5, 7, 9, 11, 13, 15]);
+        static VALUES: Table = Table::of(grid_values(GridType::IQ3_S));
         // SAFETY: promised by the caller.
         unsafe {
             let mut codes = [_mm512_setzero_si512(); 4];

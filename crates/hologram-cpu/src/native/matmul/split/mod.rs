@@ -1,6 +1,7 @@
 //! Grids and `NVFP4`: blocks taken apart into vectors of codes and the scales of their runs.
 
 #![allow(non_camel_case_types, reason = "GGUF's names")]
+#![allow(clippy::needless_range_loop, reason = "registers are indexed by vector in several arrays at once")]
 
 use hologram_device::{DType, GridType};
 
