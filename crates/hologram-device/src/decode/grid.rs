@@ -3,33 +3,82 @@
 use crate::BlockType;
 use crate::format::{GRID_BLOCK, GridType, Values};
 
+/// Aligned to a line, so that no load of a vector touches two.
+#[repr(C, align(64))]
+struct Aligned<T>(T);
+
 /// The entries of all grids: see `tools/fixtures/make_grids.py`.
 static FILE: &[u8; 9216] = include_bytes!("../format/grids.bin");
 
+static ENTRIES: Aligned<[u16; 4608]> = {
+    let (mut all, mut i) = ([0; 4608], 0);
+    while i < all.len() {
+        all[i] = FILE[2 * i] as u16 | (FILE[2 * i + 1] as u16) << 8;
+        i += 1;
+    }
+    Aligned(all)
+};
+
 /// The entries of a grid from entry `first` of the file on: each digit of `bits` bits selects a value.
-const fn grid<const N: usize, const V: usize>(first: usize, bits: u32, values: &[u8]) -> [[u8; V]; N] {
+const fn values<const N: usize, const V: usize>(first: usize, bits: u32, values: &[u8]) -> Aligned<[[u8; V]; N]> {
     let (mut all, mut i) = ([[0; V]; N], 0);
     while i < N {
-        let entry = FILE[2 * (first + i)] as usize | (FILE[2 * (first + i) + 1] as usize) << 8;
         let mut e = 0;
         while e < V {
+            let entry = FILE[2 * (first + i)] as usize | (FILE[2 * (first + i) + 1] as usize) << 8;
             all[i][e] = values[entry >> (bits * e as u32) & ((1 << bits) - 1)];
             e += 1;
         }
         i += 1;
     }
-    all
+    Aligned(all)
 }
 
-/// The values of the IQ1 types times 8, plus 8.
 const IQ1_VALUES: [u8; 4] = [0, 8, 16, 0];
 const IQ2_VALUES: [u8; 4] = [8, 25, 43, 0];
-static IQ1: [[u8; 8]; 2048] = grid(0, 2, &IQ1_VALUES);
-static IQ2_XXS: [[u8; 8]; 256] = grid(2048, 2, &IQ2_VALUES);
-static IQ2_XS: [[u8; 8]; 512] = grid(2304, 2, &IQ2_VALUES);
-static IQ2_S: [[u8; 8]; 1024] = grid(2816, 2, &IQ2_VALUES);
-static IQ3_XXS: [[u8; 4]; 256] = grid(3840, 3, &[4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [[u8; 4]; 512] = grid(4096, 3, &[1, 3, 5, 7, 9, 11, 13, 15]);
+const IQ3_XXS_VALUES: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
+const IQ3_S_VALUES: [u8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
+static IQ1: Aligned<[[u8; 8]; 2048]> = values(0, 2, &IQ1_VALUES);
+static IQ2_XXS: Aligned<[[u8; 8]; 256]> = values(2048, 2, &IQ2_VALUES);
+static IQ2_XS: Aligned<[[u8; 8]; 512]> = values(2304, 2, &IQ2_VALUES);
+static IQ2_S: Aligned<[[u8; 8]; 1024]> = values(2816, 2, &IQ2_VALUES);
+static IQ3_XXS: Aligned<[[u8; 4]; 256]> = values(3840, 3, &IQ3_XXS_VALUES);
+static IQ3_S: Aligned<[[u8; 4]; 512]> = values(4096, 3, &IQ3_S_VALUES);
+
+/// A grid's tables, for kernels that read its blocks.
+pub struct Grid {
+    /// The entries as numbers: the digits of an entry, the first in the lowest bits, select its [`grid_values`]. A digit
+    /// has two bits in grids of eight values, three in grids of four.
+    pub entries: &'static [u16],
+    /// The entries' values, if they have eight.
+    pub eights: &'static [[u8; 8]],
+    /// The entries' values, if they have four.
+    pub fours: &'static [[u8; 4]],
+}
+
+/// The tables of a grid format.
+#[inline(always)]
+pub fn grid(ty: GridType) -> Grid {
+    let (first, eights): (_, &'static [[u8; 8]]) = match ty {
+        GridType::IQ1_S | GridType::IQ1_M => (0, &IQ1.0),
+        GridType::IQ2_XXS => (2048, &IQ2_XXS.0),
+        GridType::IQ2_XS => (2304, &IQ2_XS.0),
+        GridType::IQ2_S => (2816, &IQ2_S.0),
+        GridType::IQ3_XXS => return Grid { entries: &ENTRIES.0[3840..4096], eights: &[], fours: &IQ3_XXS.0 },
+        GridType::IQ3_S => return Grid { entries: &ENTRIES.0[4096..], eights: &[], fours: &IQ3_S.0 },
+    };
+    Grid { entries: &ENTRIES.0[first..first + eights.len()], eights, fours: &[] }
+}
+
+/// The values of a grid that digits select: magnitudes, for the IQ1 types the values times 8, plus 8.
+pub const fn grid_values(ty: GridType) -> &'static [u8] {
+    match ty {
+        GridType::IQ1_S | GridType::IQ1_M => &IQ1_VALUES,
+        GridType::IQ2_XXS | GridType::IQ2_XS | GridType::IQ2_S => &IQ2_VALUES,
+        GridType::IQ3_XXS => &IQ3_XXS_VALUES,
+        GridType::IQ3_S => &IQ3_S_VALUES,
+    }
+}
 
 /// A byte of 0xff per set bit of the index.
 static MASKS: [u64; 256] = {
@@ -74,28 +123,28 @@ pub fn split(ty: GridType, block: &[u8], codes: &mut [i8; GRID_BLOCK], factors: 
         GridType::IQ2_XXS => {
             for (i, to) in eights.iter_mut().enumerate() {
                 let both = u32_at(6 + i / 4 * 8);
-                signed(IQ2_XXS[usize::from(block[2 + i / 4 * 8 + i % 4])], even(both >> (i % 4 * 7)), to);
+                signed(IQ2_XXS.0[usize::from(block[2 + i / 4 * 8 + i % 4])], even(both >> (i % 4 * 7)), to);
                 factors[i / 4] = factor((both >> 28) as u8);
             }
         }
         GridType::IQ2_XS => {
             for (i, to) in eights.iter_mut().enumerate() {
                 let q = u16_at(2 + 2 * i);
-                signed(IQ2_XS[usize::from(q & 511)], even(u32::from(q >> 9)), to);
+                signed(IQ2_XS.0[usize::from(q & 511)], even(u32::from(q >> 9)), to);
                 factors[i / 2] = factor(block[66 + i / 4] >> (i / 2 % 2 * 4) & 15);
             }
         }
         GridType::IQ2_S => {
             for (i, to) in eights.iter_mut().enumerate() {
                 let high = usize::from(block[66 + i / 4] >> (i % 4 * 2) & 3);
-                signed(IQ2_S[usize::from(block[2 + i]) | high << 8], block[34 + i], to);
+                signed(IQ2_S.0[usize::from(block[2 + i]) | high << 8], block[34 + i], to);
                 factors[i / 2] = factor(block[74 + i / 4] >> (i / 2 % 2 * 4) & 15);
             }
         }
         GridType::IQ3_XXS => {
             for (i, to) in eights.iter_mut().enumerate() {
                 let both = u32_at(66 + i / 4 * 4);
-                let entry = |j: usize| IQ3_XXS[usize::from(block[2 + 2 * i + j])];
+                let entry = |j: usize| IQ3_XXS.0[usize::from(block[2 + 2 * i + j])];
                 signed(joined(entry(0), entry(1)), even(both >> (i % 4 * 7)), to);
                 factors[i / 4] = factor((both >> 28) as u8);
             }
@@ -105,7 +154,7 @@ pub fn split(ty: GridType, block: &[u8], codes: &mut [i8; GRID_BLOCK], factors: 
                 let high = block[66 + i / 4];
                 let entry = |j: usize| {
                     let bit = usize::from(high >> (i % 4 * 2 + j) & 1);
-                    IQ3_S[usize::from(block[2 + 2 * i + j]) | bit << 8]
+                    IQ3_S.0[usize::from(block[2 + 2 * i + j]) | bit << 8]
                 };
                 signed(joined(entry(0), entry(1)), block[74 + i], to);
                 factors[i / 4] = factor(block[106 + i / 8] >> (i / 4 % 2 * 4) & 15);
@@ -119,7 +168,7 @@ pub fn split(ty: GridType, block: &[u8], codes: &mut [i8; GRID_BLOCK], factors: 
 #[inline(always)]
 fn shifted(entry: usize, minus: bool, to: &mut [i8; 8]) {
     let offset = if minus { -9 } else { -7 };
-    *to = IQ1[entry].map(|value| value as i8 + offset);
+    *to = IQ1.0[entry].map(|value| value as i8 + offset);
 }
 
 /// Eight values with a byte of signs.

@@ -9,6 +9,8 @@ mod planes;
 mod scale;
 mod values;
 
+pub use grid::{Grid, grid, grid_values};
+
 use crate::format::{Row, with_row};
 use crate::{BackendError, BlockFormat, DType, Result};
 use half::{bf16, f16};

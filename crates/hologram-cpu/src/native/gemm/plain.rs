@@ -20,6 +20,7 @@ pub(super) const FLOAT: Kernels = Kernels {
     transpose: transpose::<u32>,
     widen: None,
     multiply,
+    in_place: None,
 };
 
 /// Never called: `few` is 0, so single rows are never multiplied here.

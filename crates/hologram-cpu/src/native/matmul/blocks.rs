@@ -325,16 +325,16 @@ macro_rules! formats {
     };
 }
 
-/// Whether the format is in the list and has `f16` scales, which panels read.
-pub fn has_panels(format: DType) -> bool {
+/// Whether the format is in the list.
+pub fn is_listed(format: DType) -> bool {
     fn listed<B>() {}
-    format != DType::MXFP4 && for_format!(format, super listed, block listed, half_bytes listed).is_some()
+    for_format!(format, super listed, block listed, half_bytes listed).is_some()
 }
 
 formats! {
     256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K;
-    32: Q8_0, IQ4_XS, MXFP4;
-    half bytes: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL
+    32: Q8_0, IQ4_XS;
+    half bytes: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4
 }
 
 impl SuperBlock for rows::Q2_K {

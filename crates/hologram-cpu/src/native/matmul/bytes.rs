@@ -22,7 +22,7 @@ mod vnni;
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub use vnni::Vnni;
+pub use vnni::{Vnni, hidden};
 
 /// Bits of 32 consecutive elements in a block: byte `at + i` holds those of element `i`, starting at bit `shift`. They
 /// become bits from `to` on of the element's code.

@@ -78,6 +78,14 @@ struct ExpertMatmul {
     dynamic: bool,
 }
 
+/// Some rows of an expert's matrix.
+struct Piece {
+    expert: usize,
+    rows: Range<usize>,
+    /// The first row, of all experts' rows, that this worker multiplies next.
+    next: usize,
+}
+
 /// A launch's memory, checked for size.
 struct Operands<'a> {
     x: &'a [u8],
@@ -137,19 +145,28 @@ impl ExpertMatmul {
         TOGETHER * (self.prepared_len() + self.k.next_multiple_of(64) + (self.most_rows() * 4).next_multiple_of(64))
     }
 
-    /// Multiplies some rows of an expert's matrix with up to [`TOGETHER`] slots.
-    fn multiply(&self, o: &Operands<'_>, expert: usize, rows: Range<usize>, slots: &[u32], scratch: &mut [u8]) {
+    /// Multiplies some rows of an expert's matrix with up to [`TOGETHER`] slots. `scratch` begins with the prepared
+    /// row of activations that `prepared` names.
+    fn multiply(
+        &self,
+        o: &Operands<'_>,
+        piece: &Piece,
+        slots: &[u32],
+        scratch: &mut [u8],
+        prepared: &mut Option<usize>,
+    ) {
         match &self.by {
-            By::Codes(group, kernels) => self.multiply_codes(o, expert, &rows, slots, scratch, *group, kernels),
+            By::Codes(group, kernels) => self.multiply_codes(o, piece, slots, scratch, prepared, (*group, kernels)),
             By::Floats(words, element, kernels) => {
                 for slot in slots {
-                    self.multiply_floats(o, expert, &rows, *slot as usize, scratch, (*words, *element, kernels));
+                    self.multiply_floats(o, piece, *slot as usize, scratch, (*words, *element, kernels));
                 }
             }
         }
         if !self.biased {
             return;
         }
+        let Piece { expert, rows, .. } = piece;
         let bias = &o.bias[expert * self.m + rows.start..][..rows.len()];
         for slot in slots {
             // SAFETY: the output has a row of `m` elements for each slot, which was written just now.
@@ -164,31 +181,34 @@ impl ExpertMatmul {
         if self.x.row_len() == self.k { slot / self.slots } else { slot }
     }
 
-    /// Some rows of an expert's matrix, with where their products go.
-    fn rows(&self, o: &Operands<'_>, expert: usize, rows: &Range<usize>, y: *mut f32, stride: usize) -> PackedRows {
-        let first = (expert * self.m + rows.start) * o.row_bytes;
-        let first = o.w[first..first + rows.len() * o.row_bytes].as_ptr();
-        PackedRows { first, bytes: o.row_bytes, count: rows.len(), k: self.k, y, stride, next: first }
+    /// The rows of a piece, with where their products go.
+    fn rows(&self, o: &Operands<'_>, piece: &Piece, y: *mut f32, stride: usize) -> PackedRows {
+        let first = (piece.expert * self.m + piece.rows.start) * o.row_bytes;
+        let first = o.w[first..first + piece.rows.len() * o.row_bytes].as_ptr();
+        let next = o.w[piece.next * o.row_bytes..].as_ptr();
+        PackedRows { first, bytes: o.row_bytes, count: piece.rows.len(), k: self.k, y, stride, next }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the rows, the slots and the kernels")]
     fn multiply_codes(
         &self,
         o: &Operands<'_>,
-        expert: usize,
-        rows: &Range<usize>,
+        piece: &Piece,
         slots: &[u32],
         scratch: &mut [u8],
-        group: usize,
-        kernels: &RowKernels,
+        prepared: &mut Option<usize>,
+        (group, kernels): (usize, &RowKernels),
     ) {
-        let (k, extra_bytes, count) = (self.k, self.prepared_len(), rows.len());
+        let (k, extra_bytes, count, from) = (self.k, self.prepared_len(), piece.rows.len(), piece.rows.start);
         let (extra, rest) = scratch.split_at_mut(TOGETHER * extra_bytes);
         let (gathered, results) = rest.split_at_mut((TOGETHER * k).next_multiple_of(64));
         for ((slot, extra), gathered) in
             slots.iter().zip(extra.chunks_exact_mut(extra_bytes)).zip(gathered.chunks_exact_mut(k))
         {
             let row = self.row_of(*slot as usize);
+            // With one token, many pieces follow each other that are multiplied with the same row.
+            if slots.len() == 1 && prepared.replace(row) == Some(row) {
+                break;
+            }
             let codes = &o.x[row * k..(row + 1) * k];
             let scales = &o.scales[row * (k / group)..(row + 1) * (k / group)];
             // SAFETY: any byte is an i8; the scratch has room for a prepared row.
@@ -197,6 +217,7 @@ impl ExpertMatmul {
                 (kernels.prepare)(signed, scales, group, extra.as_mut_ptr());
             }
             if slots.len() > 1 {
+                *prepared = None;
                 gathered.copy_from_slice(codes);
             }
         }
@@ -206,16 +227,16 @@ impl ExpertMatmul {
         };
         let x = Prepared { codes, extra: extra.as_ptr(), extra_bytes };
         // SAFETY: the output has a row of `m` elements for each slot.
-        let of_slot = |slot: u32| unsafe { o.y.add(slot as usize * self.m + rows.start) };
+        let of_slot = |slot: u32| unsafe { o.y.add(slot as usize * self.m + from) };
         if let [slot] = slots {
             // SAFETY: the rows exist; the kernels are of this processor's instruction set; this worker has claimed
             // these elements of the output.
-            unsafe { kernels.multiply[0](&self.rows(o, expert, rows, of_slot(*slot), self.m), &x) };
+            unsafe { kernels.multiply[0](&self.rows(o, piece, of_slot(*slot), self.m), &x) };
             return;
         }
         // SAFETY: any bytes are floats.
         let results = &mut unsafe { results.align_to_mut::<f32>().1 }[..slots.len() * count];
-        let w = self.rows(o, expert, rows, results.as_mut_ptr(), count);
+        let w = self.rows(o, piece, results.as_mut_ptr(), count);
         // SAFETY: as above; the results have a row for each slot.
         unsafe { kernels.multiply[slots.len() - 1](&w, &x) };
         for (slot, results) in slots.iter().zip(results.chunks_exact(count)) {
@@ -227,8 +248,7 @@ impl ExpertMatmul {
     fn multiply_floats(
         &self,
         o: &Operands<'_>,
-        expert: usize,
-        rows: &Range<usize>,
+        piece: &Piece,
         slot: usize,
         scratch: &mut [u8],
         (words, element, kernels): (Words, Element, &float::Kernels),
@@ -236,8 +256,8 @@ impl ExpertMatmul {
         let bytes = self.k * self.x.format.block_bytes();
         let row = self.row_of(slot);
         // SAFETY: the output has a row of `m` elements for each slot.
-        let y = unsafe { o.y.add(slot * self.m + rows.start) };
-        let w = self.rows(o, expert, rows, y, self.m);
+        let y = unsafe { o.y.add(slot * self.m + piece.rows.start) };
+        let w = self.rows(o, piece, y, self.m);
         let mut x = &o.x[row * bytes..(row + 1) * bytes];
         if words == Words::F32 && self.x.format == DType::BF16 {
             // SAFETY: any bytes are floats; the scratch is aligned to 64 bytes.
@@ -289,14 +309,22 @@ impl NativeKernel for ExpertMatmul {
             0 => 0..ends[0] as usize,
             _ => ends[expert - 1] as usize..ends[expert] as usize,
         };
-        while let Some(piece) = worker.next(used * of_expert) {
+        let mut claim = || {
+            let piece = worker.next(used * of_expert)?;
             while slots(ends, expert).is_empty() || before < piece / of_expert {
                 before += usize::from(!slots(ends, expert).is_empty());
                 expert += 1;
             }
-            let rows = rows_of(piece % of_expert, rows, self.m);
+            Some((expert, rows_of(piece % of_expert, rows, self.m)))
+        };
+        // The next piece is claimed before the current one is computed, so that its memory can be prefetched.
+        let (mut claimed, mut row) = (claim(), None);
+        while let Some((expert, rows)) = claimed {
+            claimed = claim();
+            let next = claimed.as_ref().map_or(expert * self.m + rows.start, |(e, rows)| e * self.m + rows.start);
+            let piece = Piece { expert, rows, next };
             for slots in order[slots(ends, expert)].chunks(TOGETHER) {
-                self.multiply(&o, expert, rows.clone(), slots, prepared);
+                self.multiply(&o, &piece, slots, prepared, &mut row);
             }
         }
         Ok(())

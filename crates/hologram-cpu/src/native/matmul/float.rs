@@ -1,5 +1,8 @@
 //! Float activations: weights dequantized to `f32`, or `bf16` times `bf16`.
 
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "so far only x86-64 has such kernels"))]
+pub mod in_place;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -77,6 +80,8 @@ pub struct Kernels {
     /// If `None`, rows of `f16` and `bf16` are dequantized before they are interleaved.
     pub widen: Option<Widen>,
     pub multiply: Multiply,
+    /// Kernels for some tokens and rows that are read in place.
+    pub in_place: Option<in_place::Kernels>,
 }
 
 /// The kernel for `f32` and `bf16` activations.
@@ -277,7 +282,7 @@ impl FloatMatmul {
         let (row, converted) = unsafe { scratch.align_to_mut::<f32>().1 }.split_at_mut(k);
         let x = self.row_activations(o, converted);
         let x_bytes = k * 4 / self.per_word();
-        let rows = piece_rows(o.y.m, worker.count, 8, 256);
+        let rows = piece_rows(o.y.m, worker.count * 2, 8, 64);
         for (rows, next) in Pieces::new(worker, o.y.m, rows) {
             let multiply = |element, first: *const u8, next: *const u8, rows: Range<usize>| {
                 for token in (0..o.n).step_by(kernels.few) {
@@ -339,7 +344,7 @@ impl NativeKernel for FloatMatmul {
             None => (PLAIN_ROWS + 1) * self.problem.k * 4,
             Some(kernels) => {
                 let by_panel = (BUFFER_ROWS + PANELS * kernels.rows) * STEPS * 4;
-                by_panel.max((1 + self.few(kernels)) * self.problem.k * 4)
+                by_panel.max((1 + self.few(kernels)) * self.problem.k * 4).max(self.sums_bytes())
             }
         }
     }
@@ -353,15 +358,14 @@ impl NativeKernel for FloatMatmul {
             self.plain(&o, worker);
             return Ok(());
         };
-        let few = o.n <= self.few(kernels);
-        if phase + 1 == self.phases() {
-            if few {
-                self.by_row(kernels, &o, worker);
-            } else {
-                self.by_panel(kernels, &o, worker);
-            }
-        } else if !few {
-            self.pack(kernels, &o, worker);
+        let last = phase + 1 == self.phases();
+        match (o.n <= self.few(kernels), self.in_place(o.n)) {
+            (true, _) if last => self.by_row(kernels, &o, worker),
+            (true, _) => (),
+            (false, Some(in_place)) if last => self.rows_in_place(in_place, &o, worker),
+            (false, Some((in_place, _))) => self.pack_vectors(&in_place, &o, worker),
+            (false, None) if last => self.by_panel(kernels, &o, worker),
+            (false, None) => self.pack(kernels, &o, worker),
         }
         Ok(())
     }

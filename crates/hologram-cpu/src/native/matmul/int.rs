@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hologram_device::DType;
 use hologram_device::decode::each_block;
 
-use super::blocks::has_panels;
+use super::blocks::is_listed;
 use super::plain::dot_codes;
 use super::rows::{self, Prepared, RowKernels, TOGETHER};
 use super::{NativeKernel, Operands, PackedRows, Pieces, Problem, Tiles, piece_rows, prefetch_lines, rows_of};
@@ -37,7 +37,8 @@ pub fn serves(weights: DType) -> bool {
 
 impl Layout {
     fn new(weights: DType, k: usize, group: usize) -> Layout {
-        let offset = weights.row().map_or(0, |row| row.values.offset().into());
+        // Codes that are signed bytes, as those of grids, are made unsigned by 128.
+        let offset = weights.row().map_or(128, |row| row.values.offset().into());
         Layout { weights, k, group, span: gcd(group, weights.scale_len()), minimums: weights.has_minimum(), offset }
     }
 
@@ -68,6 +69,11 @@ impl Layout {
 /// Whether panels and direct products of these weights have hand-written kernels.
 fn by_hand(weights: DType) -> bool {
     matches!(weights, DType::Q8_0 | DType::Q4_0 | DType::TQ2_0)
+}
+
+/// Whether blocks are taken apart row by row, for row kernels and for panels.
+fn is_split(weights: DType) -> bool {
+    DType::GRIDS.contains(&weights) || weights == DType::NVFP4
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -163,7 +169,8 @@ impl IntMatmul {
             in_one_stream: kernels.in_one_stream.filter(|_| features.one_stream && !problem.is_independent()),
             ..kernels
         });
-        let panels = kernels(features).filter(|kernels| by_hand(w) || kernels.all_formats && has_panels(w));
+        let panels = kernels(features)
+            .filter(|kernels| by_hand(w) || kernels.all_formats && is_listed(w) || features.gfni && is_split(w));
         let panels = panels.map(|kernels| (Layout::new(w, k, group), kernels));
         Some(Arc::new(IntMatmul { problem, group, rows, panels }))
     }

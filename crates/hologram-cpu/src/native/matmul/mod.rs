@@ -2,8 +2,8 @@
 //!
 //! Weights are used in place, in the file's layout. A few tokens are multiplied row by row directly from the packed
 //! weights, which is bound by memory. For more tokens the activations are first interleaved into tiles; then each
-//! worker unpacks a panel of weight rows once and runs a register-blocked kernel over all tiles. The instruction set is
-//! chosen when the kernel is found.
+//! worker unpacks a panel of weight rows once and runs a register-blocked kernel over all tiles. In between, rows of
+//! floats are multiplied with some tokens where they lie. The instruction set is chosen when the kernel is found.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -32,6 +32,8 @@ mod plain;
     allow(dead_code, unused_imports, unused_macros, reason = "so far only x86-64 has vectors of bytes")
 )]
 mod rows;
+#[cfg(target_arch = "x86_64")]
+mod split;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]

@@ -15,6 +15,8 @@ mod half_bytes;
 #[cfg(target_arch = "x86_64")]
 mod split;
 #[cfg(target_arch = "x86_64")]
+mod split_avx2;
+#[cfg(target_arch = "x86_64")]
 mod ternary;
 
 use super::blocks::{Block32, SuperBlock, for_format};
@@ -59,16 +61,20 @@ pub fn find(format: DType, k: usize, group: usize, features: Features) -> Option
         if vnni && format == DType::TQ2_0 {
             return group.is_multiple_of(256).then_some(ternary::TQ2_0);
         }
-        if let Some(kernels) = split::find(format).filter(|_| vnni && k.is_multiple_of(64)) {
-            return Some(kernels);
-        }
         if vnni && k.is_multiple_of(64) {
-            let found = for_format!(format, super vnni_super, block vnni_block, half_bytes of_half_bytes)?;
-            if features.gfni || !found.gfni {
+            if let Some(kernels) = split::find(format, group).filter(|_| features.gfni) {
+                return Some(kernels);
+            }
+            if let Some(found) = for_format!(format, super vnni_super, block vnni_block, half_bytes of_half_bytes)
+                && (features.gfni || !found.gfni)
+            {
                 return found.filter(group);
             }
         }
         if features.avx2 {
+            if let Some(kernels) = split_avx2::find(format) {
+                return Some(kernels);
+            }
             return for_format!(format, super avx2_super, block avx2_block, half_bytes avx2_block)?.filter(group);
         }
     }

@@ -188,8 +188,8 @@ fn groups_of_32_with_other_blocks() {
 #[test]
 fn floats_of_4_bits_and_grids() {
     for w in [DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS) {
-        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 5, 17], MS, &[64, 256, 768]));
-        check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
+        check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 8, 17, 32], MS, &[64, 256, 768]));
+        check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 2, 5, 8, 32], &[5, 33], &[256, 768]));
         check(|_| DType::F32, w, (&[1, 6], &[33], &[256, 768]));
     }
 }
@@ -218,14 +218,63 @@ fn float_activations() {
         check(|_| DType::F32, w, (&[1, 2, 3, 17], &[1, 17, 40], &[32, 64, 768]));
     }
     check(|_| DType::F32, DType::F8_E4M3, (&[1, 2, 3, 17], &[1, 17, 40], &[128, 768]));
-    // On tiles in parts.
+    // On tiles in parts, or rows in place.
     for w in [DType::F16, DType::BF16] {
-        check(|_| DType::F32, w, (&[8, 17, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
+        check(|_| DType::F32, w, (&[4, 5, 6, 7, 8, 17, 32, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
     }
+    check(|_| DType::F32, DType::F32, (&[3, 8, 17, 32], &[1, 100], &[64, 1088]));
+    check(|_| DType::BF16, DType::BF16, (&[4, 6, 7, 9, 24, 32], &[1, 17, 100, 300], &[32, 64, 1088, 2112]));
     check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
     for w in DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| !w.is_ternary()) {
         check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    }
+}
+
+/// Experts of several, one and no slots, in several pieces.
+#[test]
+fn experts_multiply_their_slots() {
+    let (experts, m, k, slots, n) = (4, 150, 256, 2, 6);
+    let ids: Vec<u32> = vec![0, 1, 0, 3, 0, 3, 0, 3, 3, 0, 3, 3];
+    let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
+    let mut random = Random(5);
+    for w_format in [DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS)
+    {
+        let x_format = DType::I8Groups { group: w_format.block_len().max(32) as u32 };
+        let (w_bytes, w) = tensor(&mut random, w_format, experts * m, k);
+        for (width, features) in
+            [k, k * slots].into_iter().flat_map(|w| feature_sets().into_iter().map(move |f| (w, f)))
+        {
+            let (x_bytes, x) = tensor(&mut random, x_format, n, width);
+            let spec = KernelSpec {
+                op: Operation::ExpertMatmul { experts: experts as u32 },
+                inputs: vec![
+                    fixed(x_format, [n, width]),
+                    fixed(w_format, [experts * m, k]),
+                    fixed(DType::U32, [n, slots]),
+                ],
+                output: fixed(DType::F32, [n, m * slots]),
+                in_place: None,
+            };
+            let Some(kernel) = super::experts::find(&spec, features) else { continue };
+            let mut buffers = memory(x_format, &x_bytes, n, width);
+            buffers.extend(memory(w_format, &w_bytes, experts * m, k));
+            buffers.push(Memory::of(&ids));
+            buffers.push(Memory::filled(n * slots * m * 4, 0xff));
+            launch(&*kernel, &mut buffers, 2).expect("the kernel runs");
+            let y: &[f32] = buffers.last().expect("the result").elements();
+            for (slot, expert) in ids.iter().enumerate() {
+                let x = &x[if width == k { slot / slots } else { slot } * k..][..k];
+                for row in 0..m {
+                    let w = &w[(*expert as usize * m + row) * k..][..k];
+                    let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                    let size: f64 = x.iter().map(|x| x.abs()).sum::<f64>() * w.iter().fold(0.0, |a, w| w.abs().max(a));
+                    let (y, bound) = (f64::from(y[slot * m + row]), 4e-6 * size + 1e-37);
+                    let what = || format!("{w_format:?} width {width} {features:?}, slot {slot}, row {row}");
+                    assert!((y - sum).abs() <= bound, "{}: {y} is not {sum} ± {bound:e}", what());
+                }
+            }
+        }
     }
 }
 

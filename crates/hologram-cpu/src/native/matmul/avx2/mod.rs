@@ -35,6 +35,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     transpose: float::transpose_words,
     widen: None,
     multiply: float::multiply,
+    in_place: None,
 };
 
 /// Transposes 16 bytes at `at` of each of 8 rows: register `j` holds 32-bit word `j` of every row.

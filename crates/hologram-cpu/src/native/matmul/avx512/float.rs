@@ -128,6 +128,13 @@ unsafe fn transpose_lines(rows: Rows, at: usize) -> [__m512i; 16] {
         // SAFETY: promised by the caller.
         a[row] = unsafe { _mm512_loadu_si512(rows.at::<false>(row, at).cast()) };
     }
+    transposed(a)
+}
+
+/// 16 × 16 words, transposed.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub fn transposed(mut a: [__m512i; 16]) -> [__m512i; 16] {
     // Within each 128-bit lane the 4 x 4 words of four rows, then the lanes.
     let mut b = a;
     for quad in (0..16).step_by(4) {
@@ -326,7 +333,7 @@ fn bf16_words_step(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+pub fn bf16_step(acc: __m512, w: __m512i, x: __m512i) -> __m512 {
     // SAFETY: both are 512 bits of bf16 pairs.
     unsafe {
         _mm512_dpbf16_ps(acc, std::mem::transmute::<__m512i, __m512bh>(w), std::mem::transmute::<__m512i, __m512bh>(x))
@@ -407,7 +414,7 @@ unsafe fn dots_f32<const KIND: u8, const N: usize, const R: usize>(w: &PackedRow
 /// The elements of the mask can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 {
+pub unsafe fn weights<const KIND: u8>(w: *const u8, at: usize, mask: u16) -> __m512 {
     // SAFETY: promised by the caller.
     unsafe {
         match KIND {

@@ -6,9 +6,9 @@ use std::ops::Range;
 use hologram_device::DType;
 
 use super::super::int::{Activations, Layout};
-use super::super::{Rows, prefetch_lines};
+use super::super::{Rows, Tiles, prefetch_lines};
 use super::unpack::unpacker;
-use super::{first_lanes, scales, transpose};
+use super::{first_lanes, scales, transpose, unpack_split};
 
 /// Packs a tile of T tokens. For each span: T starts of sums, T scales, then for every four elements one 32-bit word
 /// per token.
@@ -94,7 +94,7 @@ pub unsafe fn unpack(layout: &Layout, first: *const u8, row_bytes: usize, count:
     unsafe {
         if layout.weights == DType::TQ2_0 {
             tq2_0(layout, rows, to);
-        } else if let Some(unpack) = unpacker(layout.weights) {
+        } else if let Some(unpack) = unpacker(layout.weights).or_else(|| unpack_split::unpacker(layout.weights)) {
             unpack(layout, rows, to);
         }
     }
@@ -152,32 +152,38 @@ pub unsafe fn multiply(
 ) {
     type Tile = unsafe fn(&Product, usize, u16);
     macro_rules! table {
-        ($panels:literal, $minimums:literal: $($tokens:literal)*) => { [$(multiply_tile::<$tokens, $panels, $minimums>),*] };
+        ($panels:literal, $minimums:literal, $longer:literal: $($tokens:literal)*) => {
+            [$(multiply_tile::<$tokens, $panels, $minimums, $longer>),*]
+        };
     }
+    // Registers hold the sums of up to 12 tokens, or, with two panels, of half as many. Groups that are longer than
+    // spans need sums of their own.
     const ONE: [[Tile; 12]; 2] =
-        [table!(1, false: 1 2 3 4 5 6 7 8 9 10 11 12), table!(1, true: 1 2 3 4 5 6 7 8 9 10 11 12)];
-    // With two panels the registers hold the sums of half as many tokens.
-    const TWO: [[Tile; 6]; 2] = [table!(2, false: 1 2 3 4 5 6), table!(2, true: 1 2 3 4 5 6)];
-    let minimums = usize::from(layout.minimums);
-    let product =
-        Product { spans: layout.spans(), steps: layout.span / 4, panel, panel_stride, tile, tokens, y, stride };
-    // SAFETY: promised by the caller.
-    unsafe {
-        if count <= 16 {
-            return ONE[minimums][tokens - 1](&product, 0, first_lanes(count));
-        }
-        let half = tokens.div_ceil(2);
-        for (first, tokens) in [(0, half), (half, tokens - half)] {
-            if tokens > 0 {
-                TWO[minimums][tokens - 1](&product, first, first_lanes(count - 16));
-            }
-        }
+        [table!(1, false, false: 1 2 3 4 5 6 7 8 9 10 11 12), table!(1, true, false: 1 2 3 4 5 6 7 8 9 10 11 12)];
+    const TWO: [[Tile; 6]; 2] = [table!(2, false, false: 1 2 3 4 5 6), table!(2, true, false: 1 2 3 4 5 6)];
+    const ONE_LONGER: [[Tile; 8]; 2] =
+        [table!(1, false, true: 1 2 3 4 5 6 7 8), table!(1, true, true: 1 2 3 4 5 6 7 8)];
+    const TWO_LONGER: [[Tile; 4]; 2] = [table!(2, false, true: 1 2 3 4), table!(2, true, true: 1 2 3 4)];
+    let (minimums, steps) = (usize::from(layout.minimums), layout.span / 4);
+    let spans = (layout.spans(), layout.group / layout.span);
+    let product = Product { spans, steps, panel, panel_stride, tile, tokens, y, stride };
+    let kernels: &[Tile] = match (count <= 16, layout.group > layout.span) {
+        (true, false) => &ONE[minimums],
+        (true, true) => &ONE_LONGER[minimums],
+        (false, false) => &TWO[minimums],
+        (false, true) => &TWO_LONGER[minimums],
+    };
+    let (parts, rows) = (Tiles::new(tokens, kernels.len()), if count <= 16 { count } else { count - 16 });
+    for tokens in (0..parts.count).map(|part| parts.tile(part)) {
+        // SAFETY: promised by the caller.
+        unsafe { kernels[tokens.len() - 1](&product, tokens.start, first_lanes(rows)) };
     }
 }
 
 /// Panels, a tile of `tokens` tokens, and the output.
 struct Product {
-    spans: usize,
+    /// Spans of a row, and of a group.
+    spans: (usize, usize),
     /// Words of a token in a span.
     steps: usize,
     panel: *const u8,
@@ -189,18 +195,21 @@ struct Product {
 }
 
 /// Multiplies `T` tokens of a tile, starting at its token `first`, with `P` panels; `mask` has the rows of the last
-/// panel.
+/// panel. `LONGER`: a group has several spans, so that a token's scale is applied once for all of them.
 ///
 /// # Safety
 /// As [`multiply`]; the tile has these tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
+unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool, const LONGER: bool>(
     product: &Product,
     first: usize,
     mask: u16,
 ) {
-    let Product { spans, steps, panel, panel_stride, tile, tokens, y, stride } = *product;
+    let Product { spans: (spans, of_group), steps, panel, panel_stride, tile, tokens, y, stride } = *product;
     let mut acc = [[_mm512_setzero_ps(); P]; T];
+    // Of the spans of a group.
+    let mut part = [[_mm512_setzero_ps(); P]; T];
+    let mut left = of_group;
     let (mut w, mut x) = (panel, tile.cast::<i32>().wrapping_add(first));
     for _ in 0..spans {
         // SAFETY: each span of the tile has a start, a scale and a word per step for every token; each span of a panel
@@ -231,13 +240,26 @@ unsafe fn multiply_tile<const T: usize, const P: usize, const MINIMUMS: bool>(
             for p in 0..P {
                 let scale = _mm512_loadu_ps(w.add(p * panel_stride).cast());
                 for t in 0..T {
-                    let mut scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t][p]), scale);
+                    let sum = _mm512_cvtepi32_ps(sum[t][p]);
+                    let mut scaled =
+                        if LONGER { _mm512_fmadd_ps(sum, scale, part[t][p]) } else { _mm512_mul_ps(sum, scale) };
                     if MINIMUMS {
                         let minimum = _mm512_loadu_ps(w.add(p * panel_stride + 64).cast());
                         scaled = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x_sums.add(t).read_unaligned()), scaled);
                     }
-                    acc[t][p] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(x_scales.add(t).read_unaligned()), acc[t][p]);
+                    part[t][p] = scaled;
                 }
+            }
+            left -= 1;
+            if !LONGER || left == 0 {
+                for t in 0..T {
+                    let x_scale = _mm512_set1_ps(x_scales.add(t).read_unaligned());
+                    for p in 0..P {
+                        acc[t][p] = _mm512_fmadd_ps(part[t][p], x_scale, acc[t][p]);
+                        part[t][p] = _mm512_setzero_ps();
+                    }
+                }
+                left = of_group;
             }
             w = w.add(if MINIMUMS { 128 } else { 64 });
         }

@@ -3,9 +3,11 @@
 #![allow(clippy::needless_range_loop, reason = "registers are indexed by token in several arrays at once")]
 
 mod float;
+mod in_place;
 mod int_direct;
 mod int_panel;
 mod unpack;
+mod unpack_split;
 
 use std::arch::x86_64::*;
 
@@ -41,6 +43,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     transpose: float::transpose_words,
     widen: Some(float::widen),
     multiply: float::multiply,
+    in_place: Some(in_place::KERNELS),
 };
 
 /// Transposes 16 bytes at `at` of each of 16 rows: register `j` holds 32-bit word `j` of every row.

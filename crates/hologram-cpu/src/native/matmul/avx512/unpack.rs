@@ -86,7 +86,9 @@ unsafe fn unpack<B: Row>(layout: &Layout, rows: Rows, to: *mut u8) {
                 )*};
             }
             codes!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
-            let numbers = if B::ROW.has_minimum() {
+            let numbers = if let Scales::E8M0 { at: e } = const { B::ROW.scales } {
+                [powers_of_two(rows, at + e), _mm512_setzero_ps()]
+            } else if B::ROW.has_minimum() {
                 let both = words[Places::<B>::word(B::ROW.numbers[0])];
                 let half = |words| _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
                 [half(both), half(_mm512_srli_epi32::<16>(both))]
@@ -103,6 +105,26 @@ unsafe fn unpack<B: Row>(layout: &Layout, rows: Rows, to: *mut u8) {
             factors!(0 1 2 3);
         }
     }
+}
+
+/// 2^(e - 128) of the byte e at `at` of each row.
+///
+/// # Safety
+/// The bytes can be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn powers_of_two(rows: Rows, at: usize) -> __m512 {
+    macro_rules! bytes {
+        ($($row:literal)*) => {
+            // SAFETY: promised by the caller.
+            unsafe { _mm_set_epi8($(rows.at::<false>($row, at).cast::<i8>().read()),*) }
+        };
+    }
+    let e = _mm512_cvtepu8_epi32(bytes!(15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 0));
+    // The two smallest are subnormal.
+    let small = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
+    let bits = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, _mm512_set1_epi32(1)));
+    _mm512_castsi512_ps(_mm512_mask_sllv_epi32(bits, small, _mm512_set1_epi32(0x0020_0000), e))
 }
 
 /// The bits of four consecutive numbers from `first` on, in the bytes of each row's word, at their place in the
@@ -231,7 +253,7 @@ unsafe fn factors_of_4<B: Row, const FOUR: usize>(words: &Words, [d, m]: [__m512
             _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(left))
         };
         let scale = match const { B::ROW.scales } {
-            Scales::One => d,
+            Scales::One | Scales::E8M0 { .. } => d,
             Scales::SixBits { low, high, .. } if low.run < 4 => {
                 // SAFETY: the function's features.
                 let six = unsafe { _mm512_or_si512(single::<B>(words, low, run), single::<B>(words, high, run)) };

@@ -57,7 +57,7 @@ static PICK_OF_HALVES: [[u32; 16]; 4] = pick();
 /// other with a dozen shuffles, where one load suffices.
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is done with the pointer")]
-fn hidden(mut pointer: *const u8) -> *const u8 {
+pub fn hidden(mut pointer: *const u8) -> *const u8 {
     // SAFETY: no instruction is executed.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
     pointer

@@ -6,6 +6,8 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
+use hologram_device::format::Scales;
+
 use super::{Found, PackedRows, Prepared, RowKernels, STREAMS, Totals, prefetch_lines};
 use crate::native::matmul::blocks::Block32;
 use crate::native::matmul::bytes::{Bytes, Vnni};
@@ -84,12 +86,38 @@ impl<B: Block32> Places<B> {
         if at < 64 { at } else { 64 + at - Self::SECOND }
     }
 
+    /// Whether a block has an odd number of bytes, so that bytes are permuted instead of words.
+    const ODD: bool = !B::BYTES.is_multiple_of(2);
+
     /// The nibbles of each unit, as positions of 16-bit words.
     const HALF_BYTES: [u16; 32] = {
-        assert!(B::UNITS == 1 && B::BYTES.is_multiple_of(2) && B::CODES + 16 == B::BYTES);
+        assert!(B::UNITS == 1 && B::CODES + 16 == B::BYTES);
         let (mut all, mut i) = ([0; 32], 0);
         while i < 32 {
             all[i] = (Self::of(i / 8, B::CODES + i % 8 * 2) / 2) as u16;
+            i += 1;
+        }
+        all
+    };
+
+    /// The nibbles of each unit, as positions of bytes.
+    const BYTES_OF_NIBBLES: [u8; 64] = {
+        let (mut all, mut i) = ([0; 64], 0);
+        while i < 64 {
+            all[i] = Self::of(i / 16, B::CODES + i % 16) as u8;
+            i += 1;
+        }
+        all
+    };
+
+    /// The exponent of each unit as the lowest byte of a word of 32 bits.
+    const EXPONENTS: [u8; 16] = {
+        let (mut all, mut i) = ([0; 16], 0);
+        while let Scales::E8M0 { at } = B::ROW.scales
+            && i < UNITS
+        {
+            all[4 * i] = Self::of(i, at) as u8;
+            assert!(all[4 * i] < 64, "the exponents are in the first vector");
             i += 1;
         }
         all
@@ -103,6 +131,16 @@ impl<B: Block32> Places<B> {
             i += 1;
         }
         all
+    };
+
+    /// Whether all these numbers lie in the first vector.
+    const FACTORS_FIRST: bool = {
+        let (mut first, mut i) = (true, 0);
+        while i < (if B::OFFSET == 0 { 2 * UNITS } else { UNITS }) {
+            first &= Self::FACTORS[i] < 32;
+            i += 1;
+        }
+        first
     };
 
     /// The bytes of fifth bits. In each eight bytes, byte 3 is that of eight elements of a unit's first half, byte 7
@@ -142,18 +180,41 @@ unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m51
     }
 }
 
-/// The codes of four units in two vectors; and their scales, with the numbers that follow these in the blocks in the
-/// place of minimums.
+/// The scales of four units, powers of two.
+///
+/// # Safety
+/// Vectors as [`Places`] defines them; the caller is compiled for AVX-512 BW, VL and VBMI.
+#[inline(always)]
+unsafe fn powers_of_two<B: Block32>(first: __m512i) -> __m128 {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let order = _mm512_castsi128_si512(_mm_loadu_si128(const { &Places::<B>::EXPONENTS }.as_ptr().cast()));
+        let e = _mm512_castsi512_si128(_mm512_permutexvar_epi8(order, first));
+        let e = _mm_and_si128(e, _mm_set1_epi32(255));
+        // 2^(e - 128); the two smallest are subnormal.
+        let bits = _mm_slli_epi32::<23>(_mm_sub_epi32(e, _mm_set1_epi32(1)));
+        let small = _mm_cmplt_epu32_mask(e, _mm_set1_epi32(2));
+        _mm_castsi128_ps(_mm_mask_sllv_epi32(bits, small, _mm_set1_epi32(0x0020_0000), e))
+    }
+}
+
+/// The codes of four units in two vectors; and their scales as `f16`, with the numbers that follow these in the blocks
+/// in the place of minimums, or as `f32` if they are powers of two.
 ///
 /// # Safety
 /// Vectors as [`Places`] defines them; the caller is compiled for AVX-512 BW, and VBMI and GFNI if there are fifth
-/// bits.
+/// bits or if a block has an odd number of bytes.
 #[inline(always)]
 unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
-        let order = _mm512_loadu_si512(const { &Places::<B>::HALF_BYTES }.as_ptr().cast());
-        let half_bytes = _mm512_permutex2var_epi16(first, order, last);
+        let half_bytes = if Places::<B>::ODD {
+            let order = _mm512_loadu_si512(const { &Places::<B>::BYTES_OF_NIBBLES }.as_ptr().cast());
+            _mm512_permutex2var_epi8(first, order, last)
+        } else {
+            let order = _mm512_loadu_si512(const { &Places::<B>::HALF_BYTES }.as_ptr().cast());
+            _mm512_permutex2var_epi16(first, order, last)
+        };
         let mut codes = if B::FIFTH_BITS.is_some() {
             with_fifth_bits::<B>(half_bytes, [first, last])
         } else {
@@ -164,8 +225,16 @@ unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], 
             let values = _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast()));
             codes = [_mm512_shuffle_epi8(values, codes[0]), _mm512_shuffle_epi8(values, codes[1])];
         }
+        if let Scales::E8M0 { .. } = const { B::ROW.scales } {
+            return (codes, _mm_castps_si128(powers_of_two::<B>(first)));
+        }
         let order = _mm512_loadu_si512(const { &Places::<B>::FACTORS }.as_ptr().cast());
-        (codes, _mm512_castsi512_si128(_mm512_permutex2var_epi16(first, order, last)))
+        let factors = match const { Places::<B>::FACTORS_FIRST } {
+            // Half as many operations.
+            true => _mm512_permutexvar_epi16(order, first),
+            false => _mm512_permutex2var_epi16(first, order, last),
+        };
+        (codes, _mm512_castsi512_si128(factors))
     }
 }
 
@@ -201,7 +270,11 @@ unsafe fn four<B: Block32>(to: &mut Sums, codes: [__m512i; 2], factors: __m128i,
             to.minimums = _mm_fmadd_ps(minimums, _mm_loadu_ps(x.sums.as_ptr()), to.minimums);
             (_mm512_setzero_si512(), _mm256_castps256_ps128(factors))
         } else {
-            (_mm512_loadu_si512(x.offsets.as_ptr().cast()), _mm_cvtph_ps(factors))
+            let scales = match const { B::ROW.scales } {
+                Scales::E8M0 { .. } => _mm_castsi128_ps(factors),
+                _ => _mm_cvtph_ps(factors),
+            };
+            (_mm512_loadu_si512(x.offsets.as_ptr().cast()), scales)
         };
         let [x, x_last] = x.codes.each_ref();
         let (x, x_last) = (_mm512_loadu_si512(x.as_ptr().cast()), _mm512_loadu_si512(x_last.as_ptr().cast()));
@@ -314,30 +387,21 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
 /// The kernels of a format.
 pub fn of_half_bytes<B: Block32>() -> Found {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn of_four_bits<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
+    unsafe fn of_words<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
         // SAFETY: the features; the rest is promised by the caller.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c")]
-    unsafe fn of_five_bits<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
+    unsafe fn of_bytes<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
         // SAFETY: the function's features, which the caller promises with the rest.
         unsafe { multiply::<B, T, STREAMS>(w, x) }
     }
-    let multiply = if const { B::FIFTH_BITS.is_some() } {
-        [
-            of_five_bits::<B, 1> as unsafe fn(&PackedRows, &Prepared),
-            of_five_bits::<B, 2>,
-            of_five_bits::<B, 3>,
-            of_five_bits::<B, 4>,
-        ]
+    let with_bytes = const { B::FIFTH_BITS.is_some() || Places::<B>::ODD };
+    let multiply = if with_bytes {
+        [of_bytes::<B, 1> as unsafe fn(&PackedRows, &Prepared), of_bytes::<B, 2>, of_bytes::<B, 3>, of_bytes::<B, 4>]
     } else {
-        [
-            of_four_bits::<B, 1> as unsafe fn(&PackedRows, &Prepared),
-            of_four_bits::<B, 2>,
-            of_four_bits::<B, 3>,
-            of_four_bits::<B, 4>,
-        ]
+        [of_words::<B, 1> as unsafe fn(&PackedRows, &Prepared), of_words::<B, 2>, of_words::<B, 3>, of_words::<B, 4>]
     };
     let kernels = RowKernels { prepared, prepare: prepare::<B>, multiply, in_one_stream: None };
-    Found { kernels, group: 32, gfni: B::FIFTH_BITS.is_some() }
+    Found { kernels, group: 32, gfni: with_bytes }
 }
