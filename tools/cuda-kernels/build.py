@@ -3,9 +3,9 @@
 
     build.py                    compiles every source that is not the one its images were made of
     build.py NAME…              compiles these
-    build.py --check            fails if an image in the tree is not recorded as made of its source, or has no source, and compiles one
-                                source in four for one architecture: other ones for each commit
-    build.py --check --all      compiles every source for both
+    build.py --check            compiles every source for one architecture and fails if an image in the tree is not recorded as made
+                                of it, or has no source
+    build.py --check --all      compiles them for both
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
 
@@ -178,13 +178,6 @@ def fresh(source):
     return bool(files) and os.path.exists(record) and open(record).read() == record_of(source, files)
 
 
-def sample(sources):
-    """One source in four, by the commit. The record of an image says that its source compiles without a spill: it is written after
-    that. This finds a record that is wrong."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    return [s for s in sources if hashlib.sha256((commit + os.path.basename(s)).encode()).digest()[0] % 4 == 0]
-
-
 def leftovers(sources):
     """What is wrong with the folder of images as a whole."""
     stems = {os.path.basename(s).rsplit(".", 1)[0] for s in sources}
@@ -213,9 +206,8 @@ def main():
         if set(in_tree(source)) != names_of(source) or not fresh(source):
             wrong.append(f"{os.path.basename(source)}: its images are not made of it; run tools/cuda-kernels/build.py")
     make = compiled_once if check and once else images
-    compiled = sample(sources) if check and once and not names else sources
     with ThreadPoolExecutor(2) as pool:
-        for source, (out, log) in zip(compiled, pool.map(lambda s: make(nvrtc, path, s), compiled)):
+        for source, (out, log) in zip(sources, pool.map(lambda s: make(nvrtc, path, s), sources)):
             print(os.path.basename(source), *[] if make is compiled_once else [{n: len(b) for n, b in out.items()}], flush=True)
             if verbose:
                 print(log)
