@@ -50,8 +50,6 @@ const ROWS: usize = 48;
 const SUMS: usize = ROWS + 5;
 /// The most tokens: for more, panels take less time. `benches/history` compares both.
 const MOST: usize = 32;
-/// The same for pairs, whose products take half the time.
-const MOST_PAIRS: usize = 24;
 
 impl FloatMatmul {
     /// The kernels for a run of `n` tokens, if rows are then read in place.
@@ -59,17 +57,13 @@ impl FloatMatmul {
         let kernels = self.kernels?.in_place?;
         let same = self.words == Words::Bf16Pairs || self.problem.x.format == hologram_device::DType::F32;
         let whole = (self.problem.k * 4 / self.per_word()).is_multiple_of(kernels.vector);
-        let served = n <= self.most_in_place() && same && whole && !self.problem.is_independent();
+        let served = n <= MOST && same && whole && !self.problem.is_independent();
         served.then_some((kernels, element(self.problem.w)?))
-    }
-
-    fn most_in_place(&self) -> usize {
-        if self.words == Words::Bf16Pairs { MOST_PAIRS } else { MOST }
     }
 
     /// Bytes of a worker's sums.
     pub(super) fn sums_bytes(&self) -> usize {
-        let n = self.problem.x.max_rows().min(self.most_in_place());
+        let n = self.problem.x.max_rows().min(MOST);
         self.in_place(n).map_or(0, |(kernels, _)| SUMS * n * kernels.vector)
     }
 
