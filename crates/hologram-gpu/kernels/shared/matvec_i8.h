@@ -210,7 +210,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
     UNROLL for (uint p = 0; p < RING; ++p) if (block + p * slices < blocks) load<W>(ring[p], at, block + p * slices, t, a.k / 32, policy);
   }
   float4 v[HELD], gain[HELD];
-  const bool norm = (HELD <= 4 || W != Q6_K) && a.eps >= 0.0f;
+  const bool norm = (HELD <= 4 || (packed<W>() && W != Q6_K)) && a.eps >= 0.0f;
   if (norm && HELD <= 4) { UNROLL for (uint j = 0; j < HELD; ++j) gain[j] = constant4(a.norm + min(j * THREADS + tid, n - 1) * 4); }
 
   DEPENDENCY_WAIT();
@@ -227,7 +227,7 @@ template <uint W, bool GATED, uint HELD> FN void products(thread const Task &a, 
   if (norm || W == T2) {
     // The sum of squares and the greatest magnitude of the whole row.
     float s = 0, most = 0;
-    if (HELD > 4) ROLLED for (uint from = tid; from < n; from += 3 * THREADS) {
+    if (HELD > 4 && packed<W>()) ROLLED for (uint from = tid; from < n; from += 3 * THREADS) {
       float4 u[3];
       UNROLL for (uint j = 0; j < 3; ++j) u[j] = fresh((device const float4 *)a.x + min(from + j * THREADS, n - 1));
       UNROLL for (uint j = 0; j < 3; ++j) if (from + j * THREADS < n) s = fma(u[j].w, u[j].w, fma(u[j].z, u[j].z, fma(u[j].y, u[j].y, fma(u[j].x, u[j].x, s))));
