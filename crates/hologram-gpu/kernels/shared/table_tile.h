@@ -1,6 +1,8 @@
+// Whether a chunk's halves have scales of their own.
+template <uint W> FN constexpr bool scaled_halves() { return factors_of<W>() == SIGNED_16 || factors_of<W>() == FLOATS_16; }
 #ifdef __CUDACC_RTC__
 // Tiles of 16 rows of weights whose codes are indices of a table of 16 numbers, times one token's 8-bit activations, by `mma.sync`: for
-// `matvec_packed.k`, `experts_table.cu`.
+// `matvec_packed.k` and `experts_tiles.cu`.
 //
 // Lookup is what such products wait for: seven instructions for eight codes here, thirteen with `table_values` and `dot4`. A permute of
 // bytes knows eight entries, by three bits of a code; of a code with the fourth bit set it gives copies of the entry's sign, which is 0
@@ -27,8 +29,6 @@ template <uint W> FN constexpr bool has_magnitudes()
 {
   return ((magnitudes<W>(0) | magnitudes<W>(1) | magnitudes<W>(2) | magnitudes<W>(3)) & 0x80808080u) == 0;
 }
-// Whether a chunk's halves have scales of their own.
-template <uint W> FN constexpr bool scaled_halves() { return factors_of<W>() == SIGNED_16 || factors_of<W>() == FLOATS_16; }
 
 // A step of a lane's two rows: its codes, a record's number, and what each of chunks 2t and 2t + 1 has, as it was read: to put parts
 // together here would wait for them.
