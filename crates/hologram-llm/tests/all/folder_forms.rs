@@ -65,7 +65,7 @@ fn a_text_part_of_a_larger_model() {
         ["model.vision_tower.patch_embedder.input_proj.weight", "model.embed_audio.x.weight"].map(String::from);
     tensors.extend(unused.into_iter().chain(towers).map(|name| (name, "F16", vec![2], vec![0; 4])));
     copy.write(&tensors, 0);
-    agrees(&Executor::open("cpu", Some(2)).unwrap(), "gemma4", &copy.0, 1e-5, None);
+    agrees(&Executor::open("cpu", Some(2)).unwrap(), "gemma4", &copy.0, 2e-5, None);
     let files = ModelFiles::open(&copy.0).unwrap();
     let said = "not run: audio tower (model.embed_audio.*, 1 tensor); vision tower (model.vision_tower.*, 1 tensor)";
     assert_eq!(files.not_run(&files.config().unwrap()).as_deref(), Some(said));
