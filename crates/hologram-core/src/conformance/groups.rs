@@ -582,7 +582,7 @@ fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         products((1, 1), true, 5120, &[40, 40], End::Swiglu, (weights, codes));
     }
     // Rows of which kernels that take 256 elements at a time have a part.
-    for (weights, k) in [(DType::MXFP4, 1120), (DType::IQ4_NL, 96), (DType::NVFP4, 2880)] {
+    for (weights, k) in [(DType::MXFP4, 1120), (DType::IQ4_NL, 96), (DType::Q5_0, 160), (DType::NVFP4, 2880)] {
         products((1, 1), true, k, &[37], End::Products, (weights, codes));
     }
     // The same where devices multiply codes with f32.

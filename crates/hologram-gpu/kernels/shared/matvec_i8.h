@@ -95,7 +95,7 @@ template <uint W> FN void load(thread Block<W> &b, thread const Rows<W> &r, uint
     // Rows of some types end within a block: beyond it the last chunk stands in, whose activations are taken as zero.
     const uint first = block * 8, c = record_chunks<W>() < 8 ? min(first + t, chunks - 1) : first + t;
     UNROLL for (uint h = 0; h < rows_of<W>(); ++h)
-      b.chunk[h] = load_chunk<W>(r.w[h] + (c - t) * low_bytes<W>(), r.h[h] + (c - t) * high_bytes<W>(), r.s[h] + c / record_chunks<W>() * record_bytes<W>(), c % record_chunks<W>(), !shares_numbers<W>() || t == 0, policy);
+      b.chunk[h] = load_chunk<W>(r.w[h] + (int(c) - int(t)) * int(low_bytes<W>()), r.h[h] + (int(c) - int(t)) * int(high_bytes<W>()), r.s[h] + c / record_chunks<W>() * record_bytes<W>(), c % record_chunks<W>(), !shares_numbers<W>() || t == 0, policy);
   } else UNROLL for (uint h = 0; h < rows_of<W>(); ++h) {
     b.w[h] = stream16(r.w[h] + block * (lanes_of<W>() * 16), policy);
     b.scale[h] = stream2(r.s[h] + block * (ELEMENTS / block_len<W>() * 2));
