@@ -8,10 +8,10 @@
 #include "packed.h"
 #include "stream.h"
 #include "codes.h"
+#include "expert_gate.h"
 #include "table_tile.h"
 #include "float8_tile.h"
 
-enum After : uint { STORE, SWIGLU, RELU2, CLAMPED_SWIGLU };
 #define THREADS 256
 // Threads of a sum's workgroup: of floats, and of tables, whose many registers leave a multiprocessor two workgroups of them.
 #define SUM_THREADS 512
@@ -95,7 +95,7 @@ template <uint W, uint HELD> FN void put_floats(uchar *bytes, const float4 *x, f
     if (from >= all) break;
     UNROLL for (uint j = 0; j < HELD; ++j) held[j] = fresh(x + min(from + j * threads + tid, all - 1));
   }
-  if (W != F8_E4M3 && tid < rows) *(uint4 *)(bytes + (tid + 1) * row_bytes<W>(k) - 16) = make_uint4(0, 0, 0, 0);
+  if (W != F8_E4M3) ROLLED for (uint row = tid; row < rows; row += threads) *(uint4 *)(bytes + (row + 1) * row_bytes<W>(k) - 16) = make_uint4(0, 0, 0, 0);
 }
 // Codes with a scale for each 32, of which the first fours are here.
 template <uint W, uint HELD> FN void put_codes(uchar *bytes, const uint *x, const float *scales, uint (&codes)[HELD], float (&held)[HELD], uint k, uint tid, uint threads)
@@ -113,13 +113,6 @@ template <uint W, uint HELD> FN void put_codes(uchar *bytes, const uint *x, cons
     }
   }
   if (tid == 0) *(uint4 *)(bytes + row_bytes<W>(k) - 16) = make_uint4(0, 0, 0, 0);
-}
-
-// gpt-oss' gate.
-FN float clamped_swiglu(float gate, float up)
-{
-  const float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-  return g * (1.0f / (1.0f + exp(-1.702f * g))) * (u + 1.0f);
 }
 
 // Grid: tiles / (warps / slices) and slots; slices: a power of two. x has a row for each slot or, per_slot 0, for each token. An id of no expert is a
@@ -185,7 +178,7 @@ FN float clamped_swiglu(float gate, float up)
     v += part[(of_team * slices + i) * 16 + in_tile]; \
     if (gated) up += part[(of_team * slices + i) * 16 + 8 + in_tile]; \
   } \
-  if (gated) v = after == SWIGLU ? v * (1.0f / (1.0f + exp(-v))) * up : after == RELU2 ? relu2(v, up) : clamped_swiglu(v, up); \
+  if (gated) v = gate_value(after, v, up); \
   y[ulong(slot) * m + to] = v; \
 }
 

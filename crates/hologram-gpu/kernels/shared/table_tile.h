@@ -10,7 +10,7 @@ template <uint W> FN constexpr bool scaled_halves() { return factors_of<W>() == 
 // turned over gives the rest. The two meet the activations in products of their own, whose difference is the sum.
 //
 // Lane (g, t) = (lane / 4, lane % 4) has chunk t of each four chunks of rows g and g + 8. A product adds up what the four lanes of a row
-// have, but each chunk has its own scale: column c of the activations is therefore 0 but for the elements of chunk c. A step is eight
+// have, but each chunk has its own scale. So column c of the activations has the elements of chunk c and zeros elsewhere. A step is eight
 // chunks of a row, of which the second four are columns 4 to 7; lane (g, t) comes to have the sums of chunks 2t and 2t + 1.
 #define STEP_CHUNKS 8
 

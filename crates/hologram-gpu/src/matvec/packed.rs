@@ -6,7 +6,7 @@ use super::int8::{RANGES, Shares, THREADS, range};
 use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
 use crate::kernels::matvec_packed::MatvecPacked;
 use crate::launch::{Planes, launch, number, packed_name, single};
-use crate::{KernelLaunch, Memory, NativeKernel, Range, Target};
+use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Range, Target};
 
 /// Elements of a row that a workgroup keeps at once. Longer rows go in rounds.
 const HELD: usize = 4_096;
@@ -24,9 +24,6 @@ pub(super) const UNGATED: [BlockType; 8] = [
     BlockType::IQ3_S_N,
 ];
 
-/// Types with kernels for norms of longer rows.
-const LONG_NORMS: [BlockType; 3] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::IQ4_XS];
-
 impl Products<'_> {
     /// The kernel for up to `most` tokens; their number is word `slot` of `step`.
     pub(super) fn packed(
@@ -42,17 +39,18 @@ impl Products<'_> {
         // Whether the activations are already quantised.
         let ready = std::ptr::eq(x, converted);
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
-        let long_norm = k > HELD && self.norm.is_some();
+        let (long, scarce) = (k > HELD, packed == BlockType::Q6_K);
+        // Long rows with a norm have kernels of their own, and those of a type whose registers are scarce, which has none
+        // for norms and gates of them.
+        let apart = long && (self.norm.is_some() || scarce && !(gated && ready));
         let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
         let served = converted.format == (DType::I8Groups { group: 32 })
             && k > 0
             && k.is_multiple_of(32)
             && (ready && self.norm.is_none() || x.format == DType::F32)
             && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]))
-            && (!long_norm || LONG_NORMS.contains(&packed))
+            && !(long && scarce && self.norm.is_some())
             && (!gated || !UNGATED.contains(&packed))
-            // Its gate has no rounds.
-            && (packed != BlockType::Q6_K || !gated || ready || k <= HELD)
             && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
         if !served {
             return None;
@@ -110,13 +108,17 @@ impl Products<'_> {
             m2: number(rows[2])?,
             reads: self.packed_reads(packed, k, rows, target.multiprocessors as usize),
         };
-        let form = match gated {
-            true if long_norm => "long_gate",
-            true => "gate",
-            false if long_norm || packed == BlockType::Q6_K && k > HELD => "long",
-            false => "rows",
+        let form = match (gated, apart) {
+            (true, true) => "long_gate",
+            (true, false) => "gate",
+            (false, true) => "long",
+            (false, false) => "rows",
         };
-        let launch = launch(args, format!("{}_{form}", packed_name(packed)), [workgroups, most], THREADS)?;
+        let entry = format!("{}_{form}", packed_name(packed));
+        if !args.entries().contains(&&*entry) {
+            return None;
+        }
+        let launch = launch(args, entry, [workgroups, most], THREADS)?;
         Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
     }
 
