@@ -11,7 +11,7 @@ fn cpu(max_isa: Option<InstructionSet>) -> Executor {
     Executor::from_backend(Arc::new(CpuBackend::with_options(options).expect("there is always a CPU")))
 }
 
-/// Of a case on less than all instructions that the processor has, which all run every case.
+/// The most multiplications of a case with fewer instructions than the processor has; `detected` runs every case.
 const MOST_WORK: usize = 150_000;
 
 mod detected {
