@@ -29,6 +29,8 @@ pub struct Policy {
     /// The tokens of a step of independent rows ([`Extent::Step`](crate::Extent::Step)), of which a step of fewer costs
     /// little more than it would otherwise.
     pub independent_tokens: usize,
+    /// The tokens of a prompt that a step takes unless a caller wants otherwise: more would not be faster.
+    pub prompt_tokens: usize,
 }
 
 /// A format that suits a device in some steps.
@@ -55,6 +57,7 @@ impl Default for Policy {
             attention: Vec::new(),
             cache: None,
             independent_tokens: 1,
+            prompt_tokens: 512,
         }
     }
 }

@@ -76,5 +76,7 @@ pub fn policy(target: Target) -> Policy {
         cache: Some(DType::F16),
         // One tile of tensor cores, which takes as long with fewer tokens. On Apple GPUs each token by itself.
         independent_tokens: if target.is_apple() { 1 } else { TOKENS_OF_TILE },
+        // Of these each of 128 experts has a tile's worth, and a tile of a dense product takes all multiprocessors.
+        prompt_tokens: if target.is_apple() { 512 } else { 2048 },
     }
 }

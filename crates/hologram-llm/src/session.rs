@@ -33,8 +33,8 @@ pub(crate) use probabilities::Probabilities;
 pub struct SessionOptions {
     /// Context length of a sequence in tokens.
     pub context: usize,
-    /// Maximum tokens per step; longer prompts take several steps.
-    pub batch: usize,
+    /// Maximum tokens per step; longer prompts take several steps. `None`: what suits the device.
+    pub batch: Option<usize>,
     /// Number of concurrent sequences.
     pub sequences: usize,
     /// Element type of the KV cache: [`DType::F32`], [`DType::F16`], or 8 or 4 bits ([`DType::Q8Planes`],
@@ -55,7 +55,7 @@ impl Default for SessionOptions {
     fn default() -> SessionOptions {
         SessionOptions {
             context: 4096,
-            batch: 512,
+            batch: None,
             sequences: 1,
             kv: None,
             device_sampling: None,
@@ -96,6 +96,8 @@ pub struct Session {
     /// The cached tokens of each sequence.
     cached: Vec<Vec<u32>>,
     options: SessionOptions,
+    /// Maximum tokens per step.
+    batch: usize,
     /// Compiled plans. Sizes are rounded up to powers of two; each plan is compiled on first use.
     plans: HashMap<Bucket, StepPlan>,
     /// The weights with sums in the plans that have them.
@@ -193,7 +195,8 @@ impl Session {
             v => Err(LlmError::Option { option, reason: format!("is {v}, but must be from 1 to {max}") }),
         };
         check("ctx", options.context, 1 << 24)?;
-        check("batch", options.batch, 1 << 16)?;
+        let batch = options.batch.unwrap_or(executor.backend().policy().prompt_tokens);
+        check("batch", batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
         let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
         if !matches!(kv, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes) {
@@ -237,6 +240,7 @@ impl Session {
             cache,
             cached,
             options,
+            batch,
             plans,
             sum_names: Vec::new(),
             prefers_fixed,
@@ -282,8 +286,8 @@ impl Session {
     }
 
     /// Maximum tokens per step.
-    pub(crate) fn batch(&self) -> usize {
-        self.options.batch
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
     /// Tokens in the vocabulary: the length of a row of logits.
@@ -303,7 +307,7 @@ impl Session {
 
     /// Rounds a number of tokens or outputs up to the size of its plan.
     fn bucket_size(&self, n: usize) -> usize {
-        n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX).min(self.options.batch)
+        n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX).min(self.batch)
     }
 
     /// Truncates a sequence to its first `len` tokens.

@@ -205,3 +205,56 @@ fn experts_in_fp8_are_the_products_of_the_values() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Products of many tokens with the experts that each has chosen, some of them never and others often, beside those of
+/// the same values in `f32`, which kernels without tiles compute.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn experts_of_many_tokens_are_the_products_of_the_values() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let mut wrong = Vec::new();
+    use DType as D;
+    let floats = [D::BF16, D::F16, D::F8_E4M3, D::MXFP4];
+    let codes = [D::Q8_0, D::Q4_0, D::Q2_K, D::Q3_K, D::Q4_K, D::Q5_K, D::Q6_K, D::IQ4_XS, D::IQ3_S_N];
+    for format in floats.into_iter().chain(codes) {
+        let layout = executor.backend().policy().weight_layout(format);
+        let name = format.name();
+        for [n, experts, slots, m, k] in
+            [[600, 128, 8, 768, 2048], [600, 128, 8, 2048, 768], [300, 32, 4, 2880, 2880], [700, 60, 4, 1212, 320]]
+        {
+            if k % layout.block_len() != 0 {
+                continue;
+            }
+            let products = || -> Result<[Vec<f32>; 2]> {
+                let weights = random_tensor(&executor, layout, &[experts * m, k], 5)?;
+                let mut g = Graph::new();
+                let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+                let ids = g.input("ids", DType::U32, &[Dim::Fixed(n), Dim::Fixed(slots)])?;
+                let narrow = g.cast(x, Type::BF16)?;
+                let w = g.constant(&weights)?;
+                let stored = g.expert_linear(narrow, w, ids, experts)?;
+                g.output("stored", stored)?;
+                let rows = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(experts * m))?;
+                let rows = g.gather(w, rows)?;
+                let [rows, wide] = [rows, narrow].map(|v| {
+                    let narrow = g.cast(v, Type::BF16)?;
+                    g.cast(narrow, Type::F32)
+                });
+                let values = g.expert_linear(wide?, rows?, ids, experts)?;
+                g.output("values", values)?;
+                let mut plan = g.compile(&executor, &[])?;
+                plan.write("x", &activations(n * k))?;
+                let chosen = |i: usize| (i * 7919 % 1013 * (i % 5) * experts / 4100) as u32;
+                plan.write("ids", &(0..n * slots).map(chosen).collect::<Vec<_>>())?;
+                plan.run()?;
+                Ok([plan.read("stored")?, plan.read("values")?])
+            };
+            let [off, greatest] = difference(&products().unwrap());
+            println!("{name}, {n} x {slots} of {experts}, {m} x {k}: {off} of {greatest}");
+            if off > 1e-5 * greatest {
+                wrong.push(format!("{name} {n} {experts} {m} x {k}: {off} of {greatest}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -288,12 +288,12 @@ impl Group {
             rows.push(Row::new(name, (depth, batch), None, reads));
         };
         for prompt in prompts {
-            let reads = Reads::prompt(depth..depth + prompt, options.batch, weights, cache);
+            let reads = Reads::prompt(depth..depth + prompt, session.batch(), weights, cache);
             add(format!("pp{prompt}"), *prompt, true, 1, reads);
         }
         for decode in &sizes.decodes {
             let name = if batch > 1 { format!("tg{decode} x{batch}") } else { format!("tg{decode}") };
-            let reads = Reads::decode(depth..depth + decode, batch, options.batch, weights, cache);
+            let reads = Reads::decode(depth..depth + decode, batch, session.batch(), weights, cache);
             add(name, *decode, false, batch, reads);
         }
         Ok(Group { session, tests, rows })

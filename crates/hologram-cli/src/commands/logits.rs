@@ -25,7 +25,7 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
     if let Some(note) = beyond_trained(args.tokens.len(), model.config().context) {
         status!("note: {note}\n");
     }
-    let options = SessionOptions { context: args.tokens.len(), batch: BATCH, ..SessionOptions::default() };
+    let options = SessionOptions { context: args.tokens.len(), batch: Some(BATCH), ..SessionOptions::default() };
     let mut session = model.session(options)?;
     let logits = session.feed(0, &args.tokens, Logits::All)?;
     let shape = vec![args.tokens.len(), model.config().vocab];

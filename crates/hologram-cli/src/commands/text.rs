@@ -14,8 +14,6 @@ use super::shipped;
 use crate::args::SpeculationArgs;
 use crate::progress::Progress;
 
-/// Tokens of a prompt that are computed at once. Ctrl-C takes effect between them.
-const STEP: usize = 512;
 /// How soon Ctrl-C and the progress bar are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -40,7 +38,9 @@ pub fn engine(
     own.max_sequences = 1;
     own.context = options.context_for(&model);
     (own.kv, own.kv_memory) = (options.kv, Some(u64::MAX));
-    (own.step_tokens, own.unread_events, own.slow_reader) = (STEP, UNREAD, Duration::MAX);
+    // Ctrl-C takes effect between steps.
+    own.step_tokens = executor.backend().policy().prompt_tokens;
+    (own.unread_events, own.slow_reader) = (UNREAD, Duration::MAX);
     // Which tokens are guessed depends on the time that steps take, and their number may change how sums are rounded.
     own.speculation = if !speculation.is_given() && repeatable { Speculation::Off } else { speculation.chosen()? };
     Ok(Engine::with_draft(Arc::new(model), own, draft.as_ref())?)

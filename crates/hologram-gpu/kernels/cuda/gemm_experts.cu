@@ -4,6 +4,7 @@
 // 8 warps computes 128 M rows of a tile's expert (in gated modes half of them of gate and the same ones of up) for up to N slots. A warp has 16 M rows, which
 // it reads once, as they are stored, the next 128 elements while it multiplies these; activations go through shared memory, three steps at a time.
 #include "stored.h"
+#include "experts_plan.h"
 #define constant
 namespace planes {
 #include "float8.h"
@@ -31,13 +32,9 @@ template <> struct Stored<planes::F8_E4M3> {
 };
 
 enum : uint { BLOCK = 128, STAGES = 3 };
-#define MOST_EXPERTS 1024
-#define TILE_WORDS 3
-#define HEADER 4
 HOST(MOST_EXPERTS, TILE_WORDS, HEADER, BLOCK, STAGES)
 
-// Words of the plan: the number of tiles in the first; from HEADER on, for each of up to `most_tiles` tiles its expert, its first place in the order
-// and how many slots it has; then the slots in order. ids: the experts of n tokens, `slots` each; one that does not exist is a fault.
+// Makes the plan. ids: the experts of n tokens, `slots` each; one that does not exist is a fault.
 KERNEL(expert_order, 1024, IN(0, uint, ids), OUT(1, uint, plan), IN(2, uint, step), VAL(3, uint, slot), VAL(4, uint, n), VAL(5, uint, slots),
     VAL(6, uint, experts), VAL(7, uint, tile), VAL(8, uint, most_tiles), FAULT(9))
 {
@@ -106,13 +103,6 @@ struct Operands {
     bool per_slot, biased; // Whether each slot has activations of its own, instead of each token; whether experts have biases.
     Mode mode;
 };
-// gpt-oss' gate, of experts only.
-constexpr Mode CLAMPED_SWIGLU = (Mode)4;
-FN float clamped_swiglu(float gate, float up)
-{
-    const float g = gate > 7.0f ? 7.0f : gate, u = up > 7.0f ? 7.0f : up < -7.0f ? -7.0f : up;
-    return g * (1.0f / (1.0f + expf(-1.702f * g))) * (u + 1.0f);
-}
 
 template <uint W, uint N, uint M> FN void multiply(const Operands &in, const uint *plan, uint most_tiles, float *y)
 {
@@ -216,13 +206,19 @@ template <uint W, uint N, uint M> FN void multiply(const Operands &in, const uin
         const Operands in = {x, {w0, w1}, {h0, h1}, {s0, s1}, {b0, b1}, slots, k, m, per_slot != 0, biased != 0, (Mode)mode};                  \
         multiply<W, N, M>(in, plan, most_tiles, y);                                                                                             \
     }
-#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2, (planes::W == planes::NVFP4 ? 1 : 2)) EXPERTS(name, planes::W, 64, 1, (planes::W == planes::Q8 ? 1 : 2))
+// Tiles of many slots, for which compute capability 9.0 has gemm_experts_wide.cu.
+#if __CUDA_ARCH__ < 900
+#define MANY(name, W, M, PER_SM) EXPERTS(name, W, 64, M, PER_SM)
+#else
+#define MANY(name, W, M, PER_SM)
+#endif
+#define EXPERTS_OF(name, W, ...) EXPERTS(name, planes::W, 8, 2, (planes::W == planes::NVFP4 ? 1 : 2)) MANY(name, planes::W, 1, (planes::W == planes::Q8 ? 1 : 2))
 PACKED_TYPES(EXPERTS_OF)
 EXPERTS_OF(q8, Q8)
 EXPERTS_OF(q4, Q4)
 EXPERTS(f8_e4m3, planes::F8_E4M3, 8, 2, 1)
-EXPERTS(f8_e4m3, planes::F8_E4M3, 64, 1, 1)
+MANY(f8_e4m3, planes::F8_E4M3, 1, 1)
 EXPERTS(bf16, PLAIN_BF16, 8, 2, 1)
-EXPERTS(bf16, PLAIN_BF16, 64, 2, 1)
+MANY(bf16, PLAIN_BF16, 2, 1)
 EXPERTS(f16, PLAIN_F16, 8, 2, 1)
-EXPERTS(f16, PLAIN_F16, 64, 2, 1)
+MANY(f16, PLAIN_F16, 2, 1)

@@ -8,6 +8,7 @@
 #include "planes.h"
 #include "wgmma.h"
 #include "copy_engine.h"
+#include "experts_plan.h"
 #define constant
 namespace planes {
 #include "float8.h"
@@ -220,16 +221,27 @@ template <uint P> FN void load_float8(uint (&a)[4][4], uint base, uint row, uint
     }
 }
 
-// step, slot, most: the tokens of this run, as `tokens` reads them.
-template <int W, bool I8, int GROUPS, int N>
-FN void multiply(const Operands &in, const Matrices &w, const float *add, void *y0, void *y1, void *y2, bool narrow, const uint *step_block, uint slot, uint most, uint splits)
+// Of experts: what `expert_order` has made (gemm_experts.cu), biases per row of each expert, and whether SWIGLU stands for gpt-oss' gate.
+struct Chosen {
+    const uint *plan;
+    uint most_tiles;
+    const float *bias[2];
+    bool biased, clamped;
+};
+// Where a tile is: its first token, the end of those it may have, its first group of rows, and the rows of other experts before its own.
+struct Spot { uint token, end, group, rows; };
+
+// step, slot, most: the tokens of this run, as `tokens` reads them. With EXPERTS tokens are slots in the plan's order, whose results go to where they
+// were before it; w has the rows of one expert.
+template <int W, bool I8, int GROUPS, int N, bool EXPERTS = false>
+FN void multiply(const Operands &in, const Matrices &w, const float *add, void *y0, void *y1, void *y2, bool narrow, const uint *step_block, uint slot, uint most, uint splits, const Chosen &chosen = {})
 {
     using L = Layout<W, I8, GROUPS, N>;
     constexpr uint P = type_of<W>();
     // Packed weights of few tokens are on their way before the launch before this one has ended.
-    const bool early = is_packed(W) && most <= N;
+    const bool early = is_packed(W) && !EXPERTS && most <= N;
     if (!early) dependency_wait();
-    uint n = early ? most : tokens(step_block, slot, most);
+    uint n = early || EXPERTS ? most : tokens(step_block, slot, most);
     constexpr int BYTES = L::BYTES;
     constexpr bool SCALED = L::PIECE > 0;
     extern __shared__ uchar shared[];
@@ -238,7 +250,15 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     const uint thread = threadIdx.x, role = thread >> 7, lane = thread & 31;
     const bool gated = w.gated();
     const uint groups = gated ? (w.m0 + 31) / 32 : (w.m0 + 63) / 64 + (w.m1 + 63) / 64 + (w.m2 + 63) / 64;
-    const uint token_tiles = (n + N - 1) / N, tiles = token_tiles * ((groups + GROUPS - 1) / GROUPS);
+    const uint row_tiles = (groups + GROUPS - 1) / GROUPS, token_tiles = EXPERTS ? chosen.plan[0] : (n + N - 1) / N, tiles = token_tiles * row_tiles;
+    // Tiles beside each other share weights, or the slots of an expert.
+    const auto spot_of = [&](uint tile) -> Spot {
+        if constexpr (EXPERTS) {
+            const uint *const of = chosen.plan + HEADER + tile / row_tiles * TILE_WORDS;
+            return {of[1], of[1] + of[2], tile % row_tiles * GROUPS, of[0] * w.m0};
+        } else
+            return {tile % token_tiles * N, n, tile / token_tiles * GROUPS, 0};
+    };
     const uint rank = splits > 1 ? cluster_rank() : 0, begin = splits > 1 ? blockIdx.x / splits : blockIdx.x;
     const uint apart = splits > 1 ? gridDim.x / splits : gridDim.x;
     // Stages of 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end everything is zero.
@@ -263,7 +283,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         if (warp == 0 && lane == 0) {
             if (early) dependency_wait();
             for (uint tile = begin; tile < tiles; tile += apart) {
-                const uint token = tile % token_tiles * N;
+                const uint token = spot_of(tile).token;
                 for (uint step = 0; step < steps; ++step) {
                     barrier_wait(empty + stage * 8, phase ^ 1);
                     barrier_expect(full + stage * 8, L::X);
@@ -275,11 +295,12 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             for (uint tile = begin; tile < tiles; tile += apart) {
                 uint row[GROUPS];
                 const TensorMap *map[GROUPS];
+                const Spot spot = spot_of(tile);
                 #pragma unroll
                 for (uint g = 0; g < GROUPS; ++g) {
-                    const Group group = locate(w, tile / token_tiles * GROUPS + g);
+                    const Group group = locate(w, spot.group + g);
                     map[g] = in.weights(group.m ? group.matrix : 0);
-                    row[g] = group.m ? group.row : w.m0;
+                    row[g] = spot.rows + (group.m ? group.row : w.m0);
                 }
                 for (uint step = 0; step < steps; ++step) {
                     const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (is_plain(W) ? BYTES / 2 : BYTES);
@@ -298,13 +319,14 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 // This lane's rows are `lane` and `lane + 32` of each group.
                 const uchar *from[GROUPS * 2];
                 uint valid = 0; // A bit for each row that there is.
+                const Spot spot = spot_of(tile);
                 #pragma unroll
                 for (uint i = 0; i < GROUPS * 2; ++i) {
-                    const Group group = locate(w, tile / token_tiles * GROUPS + i / 2);
+                    const Group group = locate(w, spot.group + i / 2);
                     const uint row = group.row + (gated ? lane : i % 2 * 32 + lane);
                     const bool inside = row < group.m;
                     const uint matrix = gated ? i % 2 : inside ? group.matrix : 0;
-                    from[i] = (is_packed(W) ? in.high(matrix) : in.records(matrix)) + (inside ? (size_t)row * (in.k / 64) * L::PIECE : 0);
+                    from[i] = (is_packed(W) ? in.high(matrix) : in.records(matrix)) + (inside ? (size_t)(spot.rows + row) * (in.k / 64) * L::PIECE : 0);
                     valid |= (uint)inside << i;
                 }
                 for (uint step = start; step < start + steps; ++step) {
@@ -335,8 +357,9 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     auto release = [&](uint s) { if ((thread & 127) == 0) barrier_arrive(empty + s * 8); };
 
     for (uint tile = begin; tile < tiles; tile += apart) {
-        const uint token = tile % token_tiles * N;
-        const Group group = locate(w, tile / token_tiles * GROUPS + role);
+        const Spot spot = spot_of(tile);
+        const uint token = spot.token;
+        const Group group = locate(w, spot.group + role);
         void *const out = group.matrix == 0 ? y0 : group.matrix == 1 ? y1 : y2;
         float sum[N / 2];
         uint a[2][4][4], before = 0;
@@ -470,7 +493,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             const auto load = [&](Held<P> &to, uint step, bool wanted) {
                 const uchar *const records[2] = {in.records(gated ? 0 : group.matrix), in.records(gated ? 1 : group.matrix)};
                 const uint first = group.row + row, second = first + (gated ? 0 : 8);
-                const uint rows[2] = {first < group.m ? first : ~0u, second < group.m ? second : ~0u};
+                const uint rows[2] = {first < group.m ? spot.rows + first : ~0u, second < group.m ? spot.rows + second : ~0u};
                 to.load(records, rows, (start + step) * 2, in.k / 32, wanted ? in.k / 32 : 0, t);
             };
             Held<P> held, ahead;
@@ -556,6 +579,15 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             });
             break;
         }
+        if constexpr (EXPERTS) {
+            const uint first = group.row + row, second = first + (gated ? 0 : 8);
+            if (chosen.biased) {
+                const float b = first < group.m ? chosen.bias[0][spot.rows + first] : 0.0f;
+                const float c = second < group.m ? (gated ? chosen.bias[1] : chosen.bias[0])[spot.rows + second] : 0.0f;
+                #pragma unroll
+                for (uint i = 0; i < N / 2; ++i) sum[i] += i & 2 ? c : b;
+            }
+        }
         #pragma unroll
         for (uint chunk = 0; chunk < N / CHUNK; ++chunk) {
             group_sync(1 + role);
@@ -569,10 +601,21 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                         store(own + ((i * 2 + t * 2 + e) * STRIDE + row) * 4, sum[from], sum[from + 2]);
                     }
             };
-            if (w.mode == SWIGLU) each([](uint to, float g, float u) { store_shared(to, swiglu(g, u)); });
+            if (EXPERTS && chosen.clamped) each([](uint to, float g, float u) { store_shared(to, clamped_swiglu(g, u)); });
+            else if (w.mode == SWIGLU) each([](uint to, float g, float u) { store_shared(to, swiglu(g, u)); });
             else if (w.mode == RELU2) each([](uint to, float g, float u) { store_shared(to, relu2(g, u)); });
             else each([](uint to, float v, float u) { store_shared(to, v); store_shared(to + 32, u); });
             group_sync(1 + role);
+            if constexpr (EXPERTS) {
+                const uint *const order = chosen.plan + HEADER + chosen.most_tiles * TILE_WORDS;
+                const uint shift = gated ? 3 : 4;
+                for (uint i = thread & 127; i < CHUNK << shift; i += 128) {
+                    const uint t = i >> shift, r = (i & ((1u << shift) - 1)) * 4, from = token + chunk * CHUNK + t;
+                    if (from >= spot.end || group.row + r >= group.m) continue;
+                    *(float4 *)((float *)out + (size_t)order[from] * group.m + group.row + r) = load_shared(own + (t * STRIDE + r) * 4);
+                }
+                continue;
+            }
             if (w.mode == ADD) {
                 float4 v[PIECES];
                 #pragma unroll

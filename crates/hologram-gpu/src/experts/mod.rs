@@ -13,7 +13,9 @@ mod many;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod wide;
 
+use super::gemm::Mode;
 use super::kernels::expert_sums::{self, ExpertSum};
 use super::launch::{Count, Places, all_f32, launch, number, single};
 use super::{Memory, NativeKernel, Target};
@@ -183,6 +185,16 @@ impl Request {
             true if self.after == After::Sum => None,
             true => many::find(self, target),
             false => tiles::find(self, target).or_else(|| few::find(self, target)),
+        }
+    }
+
+    /// What the products of many tokens do before they are stored.
+    fn mode(&self) -> Mode {
+        match self.after {
+            After::Swiglu => Mode::Swiglu,
+            After::Relu2 => Mode::Relu2,
+            After::ClampedSwiglu => Mode::ClampedSwiglu,
+            After::Store | After::Sum => Mode::Store,
         }
     }
 

@@ -41,19 +41,21 @@ fn the_kernel_follows_formats_and_tokens() {
     let q4_k = DType::Planes(BlockType::Q4_K);
     let f8 = DType::Planes(BlockType::F8_E4M3);
     let many = |entry, tiles| vec![("expert_order", [1, 1, 1]), (entry, [1, tiles, 1])];
+    let wide = |entry| vec![("expert_order", [1, 1, 1]), ("expert_rows", [128, 1, 1]), (entry, [32, 1, 1])];
     for (x, w, tokens, wanted) in [
         (DType::F32, DType::F32, 1, vec![("experts_f32_f32", [3, 2, 1])]),
         (codes, q4_k, 8, vec![("experts_q4_k_i8", [3, 16, 1])]),
         (DType::BF16, DType::BF16, 8, vec![("experts_bf16_bf16", [3, 16, 1])]),
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
-        (DType::BF16, DType::Q8Planes, 512, many("experts_q8_64", 32)),
+        (DType::BF16, DType::Q8Planes, 512, wide("experts_wide_q8")),
+        (DType::BF16, q4_k, 512, wide("experts_wide_q4_k")),
         (DType::F32, f8, 1, vec![("experts_f8_e4m3", [6, 2, 1])]),
         // Tiles of 16 rows, with eight warps each as long as all are resident.
         (codes, DType::Planes(BlockType::MXFP4), 1, vec![("experts_mxfp4", [6, 2, 1])]),
         (codes, DType::Planes(BlockType::IQ2_N), 8, vec![("experts_iq2_n", [6, 16, 1])]),
         (DType::BF16, f8, 8, vec![("experts_f8_e4m3_bf16", [3, 16, 1])]),
-        (DType::BF16, f8, 512, many("experts_f8_e4m3_64", 32)),
+        (DType::BF16, f8, 512, wide("experts_wide_f8_e4m3")),
         // Apple GPUs alone have kernels for f32 beside codes.
         (DType::F32, q4_k, 512, vec![]),
         (codes, DType::T2Planes, 1, vec![]),
@@ -66,6 +68,17 @@ fn the_kernel_follows_formats_and_tokens() {
         let found = found.as_ref().map(entries).unwrap_or_default();
         assert_eq!(found, wanted, "{x:?} {w:?} {tokens}");
     }
+    // Elsewhere, and for rows that are no whole stages.
+    let (all, output) = inputs(DType::BF16, q4_k, 512);
+    let op = Operation::ExpertMatmul { experts: 16 };
+    let spec = KernelSpec { op, inputs: all[..3].to_vec(), output, in_place: None };
+    let found = find(&spec, Target::nvidia(80, 108, 166_912)).expect("a kernel");
+    assert_eq!(entries(&found), many("experts_q4_k_64", 32));
+    let (mut all, output) = inputs(DType::BF16, DType::BF16, 512);
+    (all[0].shape[1], all[1].shape[1]) = (Extent::Fixed(96), Extent::Fixed(96));
+    let spec =
+        KernelSpec { op: Operation::ExpertMatmul { experts: 16 }, inputs: all[..3].to_vec(), output, in_place: None };
+    assert_eq!(entries(&find(&spec, H200).expect("a kernel")), many("experts_bf16_8", 144));
 }
 
 #[test]

@@ -20,7 +20,7 @@ const ELEMENTS: usize = 64;
 
 /// A tile: groups of 64 rows, and tokens; and the number of workgroups that share it by splitting the row length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tile {
+pub struct Tile {
     pub groups: usize,
     pub tokens: usize,
     pub splits: usize,
@@ -29,8 +29,31 @@ pub(super) struct Tile {
 impl Tile {
     /// Bytes of a stage whose rows have this many bytes of codes, and this many beside them: `Layout` in
     /// `gemm_wgmma.h`.
-    fn stage(&self, codes: usize, piece: usize) -> usize {
+    pub fn stage(&self, codes: usize, piece: usize) -> usize {
         self.tokens * 128 + self.groups * 64 * codes + (self.groups * 64 * piece).next_multiple_of(1024)
+    }
+
+    /// Whether a device has what the kernels need.
+    pub fn fit(target: Target) -> bool {
+        target.is(90) && target.max_shared as usize >= SHARED
+    }
+
+    /// A launch with as many workgroups as the tiles need, and shared memory for stages of `stage` bytes.
+    pub fn launch(
+        self,
+        args: impl KernelArgs,
+        entry: String,
+        stage: usize,
+        tiles: usize,
+        target: Target,
+    ) -> Option<KernelLaunch> {
+        let stages = ((SHARED - BESIDE - self.groups * RESULTS) / stage).min(text::MOST_STAGES as usize);
+        // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor
+        // of its own.
+        let shared = (stages * stage + self.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
+        let workgroups = if self.splits > 1 { tiles * self.splits } else { tiles.min(target.multiprocessors as usize) };
+        let launch = launch(args, entry, [workgroups.max(self.splits), 1], 128 * (self.groups + 1))?;
+        Some(KernelLaunch { shared: number(shared)?, cluster: number(self.splits)?, ..launch })
     }
 }
 
@@ -45,7 +68,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
         _ => return None,
     };
-    if !target.is(90) || (target.max_shared as usize) < SHARED || !product.fits_tiles() {
+    if !Tile::fit(target) || !product.fits_tiles() {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
@@ -77,7 +100,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
 
 /// The native kernel for a product of matrices of one packed type, which it widens to `bf16` itself.
 pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKernel> {
-    let served = target.is(90) && target.max_shared as usize >= SHARED && product.fits_tiles();
+    let served = Tile::fit(target) && product.fits_tiles();
     if served && let DType::F8Groups { group } = product.x {
         return find_float8(product, group as usize, target);
     }
@@ -151,7 +174,7 @@ fn find_float8(product: &Product, group: usize, target: Target) -> Option<Native
 }
 
 /// A matrix of rows of `row` bytes for the copy engine, in tiles of bytes of a row and rows.
-fn map(memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]) -> Option<TensorMap> {
+pub fn map(memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]) -> Option<TensorMap> {
     let bytes = u32::try_from(tile[0]).ok()?;
     Some(TensorMap {
         memory,
@@ -163,7 +186,7 @@ fn map(memory: Memory, element: usize, row: usize, rows: usize, tile: [usize; 2]
     })
 }
 
-/// A launch with as many workgroups as the tiles need, and shared memory for stages of `stage` bytes.
+/// The launch for a product.
 fn placed(
     product: &Product,
     tile: Tile,
@@ -172,14 +195,7 @@ fn placed(
     entry: String,
     target: Target,
 ) -> Option<NativeKernel> {
-    let stages = ((SHARED - BESIDE - tile.groups * RESULTS) / stage).min(text::MOST_STAGES as usize);
-    // More than half of a multiprocessor's memory, so that each workgroup of an early launch gets a multiprocessor of
-    // its own.
-    let shared = (stages * stage + tile.groups * RESULTS + BESIDE).max(SHARED / 2 + 1);
-    let tiles = tiles(product, tile);
-    let workgroups = if tile.splits > 1 { tiles * tile.splits } else { tiles.min(target.multiprocessors as usize) };
-    let launch = launch(args, entry, [workgroups.max(tile.splits), 1], 128 * (tile.groups + 1))?;
-    Some(single(KernelLaunch { shared: number(shared)?, cluster: number(tile.splits)?, ..launch }))
+    Some(single(tile.launch(args, entry, stage, tiles(product, tile), target)?))
 }
 
 fn tiles(product: &Product, tile: Tile) -> usize {

@@ -216,7 +216,8 @@ impl Runner {
         }
         // Enough blocks for one long text or for some short ones.
         let blocks = Some(context.div_ceil(BLOCK_SIZE).max(STEP / BLOCK_SIZE) + TEXTS);
-        let options = SessionOptions { context, batch: STEP, sequences: TEXTS, blocks, ..SessionOptions::default() };
+        let options =
+            SessionOptions { context, batch: Some(STEP), sequences: TEXTS, blocks, ..SessionOptions::default() };
         Ok(Runner::Decoder(Box::new(model.session(options)?)))
     }
 

@@ -81,7 +81,7 @@ impl<'a> Reranker<'a> {
             if outputs.is_some_and(|n| n != 2) {
                 return Err(no("head for yes and no"));
             }
-            let session = model.session(SessionOptions { context, batch: STEP, ..SessionOptions::default() })?;
+            let session = model.session(SessionOptions { context, batch: Some(STEP), ..SessionOptions::default() })?;
             Runner::Judge { session: Box::new(session), before, after, answers }
         };
         Ok(Reranker { model, context, runner })

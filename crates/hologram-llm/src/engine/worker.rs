@@ -78,9 +78,10 @@ impl Worker {
         shared: Arc<Shared>,
         draft: Option<&Model>,
     ) -> Result<Worker> {
+        let batch = if options.deterministic { 2 * options.step_tokens.max(MAX_PIECE) } else { options.step_tokens };
         let of_session = SessionOptions {
             context: options.context,
-            batch: if options.deterministic { 2 * options.step_tokens.max(MAX_PIECE) } else { options.step_tokens },
+            batch: Some(batch),
             sequences: options.max_sequences,
             kv: options.kv,
             device_sampling: options.device_sampling,

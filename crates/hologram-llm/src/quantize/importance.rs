@@ -111,7 +111,8 @@ impl Model {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Option<ImportanceSums>> {
         check_window(context, tokens.len())?;
-        let mut session = self.session(SessionOptions { context, batch: context, ..SessionOptions::default() })?;
+        let mut session =
+            self.session(SessionOptions { context, batch: Some(context), ..SessionOptions::default() })?;
         let mut sums = ImportanceSums { context, ..ImportanceSums::default() };
         let all = tokens.len() / context * context;
         for window in tokens.chunks_exact(context) {

@@ -260,12 +260,12 @@ impl Session {
         plan.write("sampling_words", &scratch.words)?;
         let event = plan.submit()?;
         let place = flight.place;
-        let chosen = super::flight::places(&mut self.chosen, &self.executor, self.options.batch, vocab)?;
+        let chosen = super::flight::places(&mut self.chosen, &self.executor, self.batch, vocab)?;
         chosen[place].keep(plan, outputs)?;
         if probabilities {
             let kept = match &mut s.kept[place] {
                 Some(kept) => kept,
-                none => none.insert(probabilities::Kept::new(&self.executor, self.options.batch, vocab)?),
+                none => none.insert(probabilities::Kept::new(&self.executor, self.batch, vocab)?),
             };
             kept.keep(plan, outputs, vocab)?;
         }

@@ -125,8 +125,8 @@ impl Session {
         self.add_lost();
         self.check(next)?;
         let (count, outputs) = (self.scratch.input.len(), self.scratch.wanted.len());
-        if count > self.options.batch {
-            let reason = format!("is {}, but the step has {count} tokens", self.options.batch);
+        if count > self.batch {
+            let reason = format!("is {}, but the step has {count} tokens", self.batch);
             return Err(LlmError::Option { option: "batch", reason });
         }
         let unknown: Unknown =
@@ -238,7 +238,7 @@ impl Session {
         if outputs == 0 || !bucket.results.has_tokens() {
             return Ok(place);
         }
-        let chosen = places(&mut self.chosen, &self.executor, self.options.batch, self.decoder.config.vocab)?;
+        let chosen = places(&mut self.chosen, &self.executor, self.batch, self.decoder.config.vocab)?;
         if let Some(StepPlan { plan, .. }) = self.plans.get(&bucket) {
             chosen[place].keep(plan, outputs)?;
         }

@@ -18,7 +18,7 @@ impl Session {
         self.scratch.chosen.clear();
         self.add_lost();
         self.check(&[])?;
-        let (count, batch) = (self.scratch.input.len(), self.options.batch);
+        let (count, batch) = (self.scratch.input.len(), self.batch);
         for start in (0..count).step_by(batch) {
             let step = start..(start + batch).min(count);
             let last = step.end == count;

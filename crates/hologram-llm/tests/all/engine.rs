@@ -607,7 +607,7 @@ fn a_constraint_that_cannot_be_kept_is_an_error() {
 fn a_step_takes_any_mixture_of_pieces() {
     let model = model();
     let session = |sequences| {
-        let options = SessionOptions { context: 128, sequences, batch: 16, ..SessionOptions::default() };
+        let options = SessionOptions { context: 128, sequences, batch: Some(16), ..SessionOptions::default() };
         model.session(options).unwrap()
     };
     let (mut many, mut alone) = (session(3), session(1));

@@ -48,7 +48,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 fn options(batch: usize) -> SessionOptions {
-    SessionOptions { context: 64, batch, ..SessionOptions::default() }
+    SessionOptions { context: 64, batch: Some(batch), ..SessionOptions::default() }
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn wrong_use_is_named() {
     assert!(message(session.feed(0, &[1], Logits::Last)).contains("full"));
     for (options, name) in [
         (SessionOptions { context: 0, ..options(8) }, "ctx"),
-        (SessionOptions { batch: 0, ..options(8) }, "batch"),
+        (SessionOptions { batch: Some(0), ..options(8) }, "batch"),
         (SessionOptions { kv: Some(hologram_core::DType::Q8_0), ..options(8) }, "kv"),
     ] {
         assert!(model.session(options).err().unwrap().to_string().contains(name));

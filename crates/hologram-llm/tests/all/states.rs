@@ -18,7 +18,9 @@ fn model(name: &str) -> Model {
 }
 
 fn session(model: &Model, batch: usize) -> Session {
-    model.session(SessionOptions { context: 128, batch, sequences: 3, ..SessionOptions::default() }).unwrap()
+    model
+        .session(SessionOptions { context: 128, batch: Some(batch), sequences: 3, ..SessionOptions::default() })
+        .unwrap()
 }
 
 fn prompt(seed: u32, len: usize) -> Vec<u32> {

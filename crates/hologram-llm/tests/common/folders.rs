@@ -53,7 +53,7 @@ pub fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 pub fn options(batch: usize) -> SessionOptions {
-    SessionOptions { context: 64, batch, ..SessionOptions::default() }
+    SessionOptions { context: 64, batch: Some(batch), ..SessionOptions::default() }
 }
 
 /// Checks logits in one step, in steps of 8, token by token and with tokens of several sequences at once, and greedy
