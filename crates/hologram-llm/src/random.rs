@@ -8,6 +8,7 @@ use hologram_core::{CoreError, Executor, Tensor};
 use hologram_isa::{Access, Builder, Program, Type, Value};
 
 use crate::error::Result;
+use crate::models::Latent;
 use crate::models::config::Config;
 use crate::placement::Bytes;
 use crate::quantize::{Facts, Recipe, fitting};
@@ -179,9 +180,16 @@ impl Weights for RandomWeights<'_> {
         Ok(all.map(|all| all.reshape(&[experts, len])).transpose()?)
     }
 
-    /// None of the optional tensors that are asked for by their shape.
-    fn shape(&self, _name: &str) -> Option<Vec<usize>> {
-        None
+    /// Of the optional tensors that are asked for by their shape, those that recent files have: the parts of latent
+    /// attention's keys and values.
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let Latent { rank, plain, value, .. } = self.config.latent?;
+        let heads = self.config.heads;
+        match name.rsplit('.').nth(1)? {
+            "attn_k_b" => Some(vec![heads, rank, plain]),
+            "attn_v_b" => Some(vec![heads, value, rank]),
+            _ => None,
+        }
     }
 
     fn matrix(&self, name: &str, rows: usize, row_len: usize) -> Result<Tensor> {

@@ -1,8 +1,9 @@
 //! Attention to latent vectors (multi-head latent attention; DeepSeek-V2, 2024, arXiv:2405.04434), absorbed: the
 //! matrices that would make keys and values of the latent vectors are applied to queries and results instead.
 
+use half::bf16;
 use hologram_core::ops::AttentionOptions;
-use hologram_core::{NodeId, Tensor};
+use hologram_core::{Executor, NodeId, Tensor};
 
 use super::linear::ExpertWeight;
 use super::{Block, Linear, Loader, Step};
@@ -68,10 +69,7 @@ impl LatentAttention {
                     k.extend((0..rank).flat_map(|r| (0..plain).map(move |p| head[p * rank + r])));
                     v.extend_from_slice(&head[plain * rank..]);
                 }
-                [
-                    Tensor::from_slice(executor, &[c.heads * rank, plain], &k)?,
-                    Tensor::from_slice(executor, &[c.heads * value, rank], &v)?,
-                ]
+                [matrices(executor, [c.heads * rank, plain], &k)?, matrices(executor, [c.heads * value, rank], &v)?]
             }
         };
         let numbers: Vec<u32> = (0..c.heads as u32).collect();
@@ -102,6 +100,15 @@ impl LatentAttention {
         step.head_numbers = Some(numbers);
         Ok(numbers)
     }
+}
+
+/// Rows of matrices, in `bf16` if that holds all values: tensor cores multiply those of many tokens.
+fn matrices(executor: &Executor, shape: [usize; 2], values: &[f32]) -> Result<Tensor> {
+    if values.iter().any(|v| v.to_bits() & 0xffff != 0) {
+        return Ok(Tensor::from_slice(executor, &shape, values)?);
+    }
+    let narrow: Vec<bf16> = values.iter().map(|v| bf16::from_f32(*v)).collect();
+    Ok(Tensor::from_slice(executor, &shape, &narrow)?)
 }
 
 impl Block for LatentAttention {
