@@ -76,16 +76,17 @@ def rms_norm():
     x, w, n = [floats(3 * 128), floats(2 * 128)], [floats(128), floats(128)], 128
     want = [[a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(values, n) for a, c in zip(row, gain)] for values, gain in zip(x, w)]
     # A token of three rows and of two, and room for another.
-    args = [x[0], w[0], floats(6 * 128), x[1], w[1], floats(4 * 128), uints(9, 1), 1, 2, 1, 3, 2, 6, n, 1e-5]
-    yield Case("rms_norm.k", "rms_norms_2", (10,), (32,), args, {2: want[0], 5: want[1]}, bound=1e-6)
-    for n, rows, threads in [(128, 3, 32), (260, 2, 64)]:
+    for each, groups in [(1, 10), (4, 3)]:
+        args = [x[0], w[0], floats(6 * 128), x[1], w[1], floats(4 * 128), uints(9, 1), 1, 2, 1, 3, 2, 6, n, 1e-5, each]
+        yield Case("rms_norm.k", "rms_norms_2", (groups,), (32 * each,), args, {2: want[0], 5: want[1]}, bound=1e-6)
+    for n, rows, threads, each in [(128, 3, 32, 1), (260, 2, 64, 1), (128, 11, 256, 8)]:
         x, w, gate = floats(n * rows), floats(n), floats(n * rows)
         want = []
         for row, own in zip(rows_of(x, n), rows_of(gate, n)):
             scale = 1 / math.sqrt(sum(a * a for a in row) / n + 1e-5)
             want += [a * scale * b * c / (1 + math.exp(-c)) for a, b, c in zip(row, w, own)]
-        args = [x, w, gate, floats(n * rows), uints(0), FIXED, rows, 1, n, 1e-5]
-        yield Case("rms_norm.k", "rms_norm_gate", (rows + 1,), (threads,), args, {3: want}, streams=[0, 2])
+        args = [x, w, gate, floats(n * rows), uints(0), FIXED, rows, 1, n, 1e-5, each]
+        yield Case("rms_norm.k", "rms_norm_gate", (rows // each + 1,), (threads,), args, {3: want}, streams=[0, 2])
     x, w, n = floats(3 * 37), floats(37), 37
     want = [a / math.sqrt(sum(b * b for b in row) / n + 1e-5) * c for row in rows_of(x, n) for a, c in zip(row, w)]
     yield Case("rms_norm.k", "rms_norm_any", (3,), (64,), [x, w, floats(111), uints(0), FIXED, 3, 1, n, 1e-5], {2: want}, bound=1e-6)

@@ -73,6 +73,7 @@ pub(super) fn find_pair(group: &GroupSpec, target: Target) -> Option<NativeKerne
     let [first, second] = [h0, h1].map(|h| Some(count.times(*h)?.max()));
     let rows = first?.checked_add(second?)?;
     let (fours, threads) = row_in_registers(n, rows, target, FEW)?;
+    let each = rows_of_workgroup(threads, rows, target);
     let args = NormPair {
         x0: places.input(x[0], 0),
         w0: places.input(norms[0].weights, 0),
@@ -86,19 +87,21 @@ pub(super) fn find_pair(group: &GroupSpec, target: Target) -> Option<NativeKerne
         first: number(first?)?,
         n: number(n)?,
         eps,
+        each: number(each)?,
     };
-    Some(single(launch(args, format!("rms_norms_{fours}"), [rows, 1], threads)?))
+    Some(single(launch(args, format!("rms_norms_{fours}"), [rows.div_ceil(each), 1], threads * each)?))
 }
 
 /// The native kernel for `[rms_norm, swiglu]`.
-pub(super) fn find_gated(group: &GroupSpec, _: Target) -> Option<NativeKernel> {
+pub(super) fn find_gated(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     let Fused::NormGate(NormGate { x, norm, gate }) = group.fused else { return None };
     let (tensor, weights) = (group.inputs.get(x)?, group.inputs.get(norm.weights)?);
     let n = tensor.row_len();
     if !fits(tensor, weights) || group.inputs.get(gate) != Some(tensor) || !n.is_multiple_of(4) || n > 2048 {
         return None;
     }
-    let (places, rows) = (Places::of_group(group, tensor), Count::rows(tensor)?);
+    let (places, rows, threads) = (Places::of_group(group, tensor), Count::rows(tensor)?, n.div_ceil(256) * 32);
+    let each = rows_of_workgroup(threads, rows.max(), target);
     let args = RmsNormGate {
         x: places.input(x, 0),
         w: places.input(norm.weights, 0),
@@ -107,8 +110,15 @@ pub(super) fn find_gated(group: &GroupSpec, _: Target) -> Option<NativeKernel> {
         rows: places.counted(rows),
         n: number(n)?,
         eps: norm.eps,
+        each: number(each)?,
     };
-    Some(single(launch(args, "rms_norm_gate", [rows.max(), 1], n.div_ceil(256) * 32)?))
+    Some(single(launch(args, "rms_norm_gate", [rows.max().div_ceil(each), 1], threads * each)?))
+}
+
+/// Rows of a workgroup: of many that a SIMD-group holds, eight, because starting a workgroup takes longer than such a
+/// row.
+fn rows_of_workgroup(threads: usize, rows: usize, target: Target) -> usize {
+    if threads == 32 && rows > 4 * FEW * target.multiprocessors as usize { 8 } else { 1 }
 }
 
 fn fits(x: &TensorSpec, w: &TensorSpec) -> bool {
@@ -148,5 +158,7 @@ mod tests {
         let places = (args.x, args.w, args.gate, args.y);
         assert_eq!(places, ([0, 1, 2, 3].map(crate::Memory::Binding)).into());
         assert!(find(130).is_none());
+        assert_eq!(rows_of_workgroup(32, 36 * 2048, Target::APPLE), 8);
+        assert_eq!([rows_of_workgroup(32, 36, Target::APPLE), rows_of_workgroup(64, 36 * 2048, Target::APPLE)], [1, 1]);
     }
 }

@@ -219,9 +219,13 @@ fn experts_of_many_tokens_are_the_products_of_the_values() {
     for format in floats.into_iter().chain(codes) {
         let layout = executor.backend().policy().weight_layout(format);
         let name = format.name();
-        for [n, experts, slots, m, k] in
-            [[600, 128, 8, 768, 2048], [600, 128, 8, 2048, 768], [300, 32, 4, 2880, 2880], [700, 60, 4, 1212, 320]]
-        {
+        for [n, experts, slots, m, k] in [
+            [600, 128, 8, 768, 2048],
+            [600, 128, 8, 2048, 768],
+            [300, 32, 4, 2880, 2880],
+            [700, 60, 4, 1212, 320],
+            [700, 16, 6, 1408, 2048],
+        ] {
             if k % layout.block_len() != 0 {
                 continue;
             }

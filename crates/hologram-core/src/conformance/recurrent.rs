@@ -213,7 +213,7 @@ pub(super) fn cases() -> impl Iterator<Item = ((usize, usize), Layer)> {
             push(runs.iter().sum(), Layer::Conv(Conv { width, channels, bias, silu, runs }));
         }
     }
-    for (n, heads, elements) in [(1, 32, 128), (5, 6, 64), (9, 3, 260)] {
+    for (n, heads, elements) in [(1, 32, 128), (5, 6, 64), (9, 3, 260), (131, 33, 64)] {
         push(n, Layer::Gated(heads, elements));
     }
     layers.into_iter()

@@ -16,9 +16,13 @@ KERNEL(expert_rows, 256, IN(0, uchar, x), IN(1, uint, plan), OUT(2, uchar, y), V
     dependency_launch();
 }
 
+// Tiles have few slots, or many where an expert has that many on average.
+enum : uint { GROUPS = 3, FEW_SLOTS = 64, MANY_SLOTS = 128 };
+HOST(GROUPS, FEW_SLOTS, MANY_SLOTS)
+
 // Grid: workgroups that go through the tiles. x: the rows in order; k: their elements; m: rows of an expert's matrix.
-#define EXPERTS(name, W, GROUPS, N)                                                                                                             \
-    KERNEL_SHARED(experts_wide_##name, 128 * (GROUPS + 1), 1, MAP(0, x), MAP(1, w0), MAP(2, w1), IN(3, uchar, h0), IN(4, uchar, h1), IN(5, uchar, s0),      \
+#define EXPERTS(name, W, N)                                                                                                                     \
+    KERNEL_SHARED(experts_wide_##name##_##N, 128 * (GROUPS + 1), 1, MAP(0, x), MAP(1, w0), MAP(2, w1), IN(3, uchar, h0), IN(4, uchar, h1), IN(5, uchar, s0), \
         IN(6, uchar, s1), IN(7, uint, plan), IN(8, float, b0), IN(9, float, b1), OUT(10, float, y), VAL(11, uint, most_tiles), VAL(12, uint, k), \
         VAL(13, uint, m), VAL(14, uint, mode), VAL(15, uint, biased))                                                                          \
     {                                                                                                                                          \
@@ -27,12 +31,11 @@ KERNEL(expert_rows, 256, IN(0, uchar, x), IN(1, uint, plan), OUT(2, uchar, y), V
         const Matrices all = {m, 0, 0, chosen.clamped ? SWIGLU : (Mode)mode};                                                                  \
         multiply<W, false, GROUPS, N, true>(in, all, nullptr, y, nullptr, nullptr, false, nullptr, 0, 0, 1, chosen);                           \
     }
-#define PACKED_EXPERTS(name, W, ...) EXPERTS(name, PACKED + planes::W, GROUPS, SLOTS)
-enum : uint { GROUPS = 3, SLOTS = 64 };
-HOST(GROUPS, SLOTS)
-EXPERTS(bf16, BF16, GROUPS, SLOTS)
-EXPERTS(f16, F16, GROUPS, SLOTS)
-EXPERTS(q8, Q8, GROUPS, SLOTS)
-EXPERTS(q4, Q4, GROUPS, SLOTS)
-EXPERTS(f8_e4m3, PACKED + planes::F8_E4M3, GROUPS, SLOTS)
+#define EXPERTS_OF(name, W) EXPERTS(name, W, 64) EXPERTS(name, W, 128)
+#define PACKED_EXPERTS(name, W, ...) EXPERTS_OF(name, PACKED + planes::W)
+EXPERTS_OF(bf16, BF16)
+EXPERTS_OF(f16, F16)
+EXPERTS_OF(q8, Q8)
+EXPERTS_OF(q4, Q4)
+EXPERTS_OF(f8_e4m3, PACKED + planes::F8_E4M3)
 PACKED_TYPES(PACKED_EXPERTS)

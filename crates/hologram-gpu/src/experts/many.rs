@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub memory: Memory,
     /// Bytes of the plan, up to which the scratch memory is in use.
     pub bytes: usize,
+    /// Slots of a tile.
+    pub tile: usize,
     pub most_tiles: usize,
     /// Slots at most.
     pub slots: usize,
@@ -48,7 +50,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let many = slots > FEW * request.experts;
     let is_wide = many && wide::serves(request, target);
     let tile = match () {
-        () if is_wide => wide::SLOTS as usize,
+        () if is_wide => wide::slots_of_tile(request, slots),
         () if many && !target.is(90) => MANY,
         () => FEW,
     };
@@ -74,7 +76,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     };
     let order = launch(order, "expert_order", [1, 1], 1024)?;
     if is_wide {
-        let plan = Plan { memory: plan, bytes: words * 4, most_tiles, slots };
+        let plan = Plan { memory: plan, bytes: words * 4, tile, most_tiles, slots };
         let (products, scratch) = wide::products(request, &plan, target)?;
         let parts = [vec![order], products].concat().into_iter().map(Part::Kernel).collect();
         return Some(NativeKernel { parts, scratch, counters: 0 });

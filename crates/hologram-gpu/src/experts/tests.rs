@@ -48,14 +48,14 @@ fn the_kernel_follows_formats_and_tokens() {
         (DType::BF16, DType::BF16, 8, vec![("experts_bf16_bf16", [3, 16, 1])]),
         (DType::BF16, DType::BF16, 9, many("experts_bf16_8", 18)),
         (DType::BF16, q4_k, 64, many("experts_q4_k_8", 32)),
-        (DType::BF16, DType::Q8Planes, 512, wide("experts_wide_q8")),
-        (DType::BF16, q4_k, 512, wide("experts_wide_q4_k")),
+        (DType::BF16, DType::Q8Planes, 512, wide("experts_wide_q8_64")),
+        (DType::BF16, q4_k, 512, wide("experts_wide_q4_k_64")),
         (DType::F32, f8, 1, vec![("experts_f8_e4m3", [6, 2, 1])]),
         // Tiles of 16 rows, with eight warps each as long as all are resident.
         (codes, DType::Planes(BlockType::MXFP4), 1, vec![("experts_mxfp4", [6, 2, 1])]),
         (codes, DType::Planes(BlockType::IQ2_N), 8, vec![("experts_iq2_n", [6, 16, 1])]),
         (DType::BF16, f8, 8, vec![("experts_f8_e4m3_bf16", [3, 16, 1])]),
-        (DType::BF16, f8, 512, wide("experts_wide_f8_e4m3")),
+        (DType::BF16, f8, 512, wide("experts_wide_f8_e4m3_64")),
         // Apple GPUs alone have kernels for f32 beside codes.
         (DType::F32, q4_k, 512, vec![]),
         (codes, DType::T2Planes, 1, vec![]),
@@ -68,6 +68,12 @@ fn the_kernel_follows_formats_and_tokens() {
         let found = found.as_ref().map(entries).unwrap_or_default();
         assert_eq!(found, wanted, "{x:?} {w:?} {tokens}");
     }
+    // Many slots for each expert.
+    let (all, output) = inputs(DType::BF16, q4_k, 768);
+    let op = Operation::ExpertMatmul { experts: 16 };
+    let spec = KernelSpec { op, inputs: all[..3].to_vec(), output, in_place: None };
+    let found = find(&spec, H200).expect("a kernel");
+    assert_eq!(entries(&found)[2], ("experts_wide_q4_k_128", [28, 1, 1]));
     // Elsewhere, and for rows that are no whole stages.
     let (all, output) = inputs(DType::BF16, q4_k, 512);
     let op = Operation::ExpertMatmul { experts: 16 };

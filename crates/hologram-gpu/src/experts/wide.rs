@@ -6,8 +6,7 @@ use hologram_device::DType;
 use super::Request;
 use super::many::Plan;
 use crate::gemm::{WideTile, wide_map};
-pub(super) use crate::kernels::cuda::gemm_experts_wide::SLOTS;
-use crate::kernels::cuda::gemm_experts_wide::{ExpertRows, Experts, GROUPS};
+use crate::kernels::cuda::gemm_experts_wide::{ExpertRows, Experts, FEW_SLOTS, GROUPS, MANY_SLOTS};
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, Memory, Target};
 
@@ -39,10 +38,17 @@ pub(super) fn serves(request: &Request, target: Target) -> bool {
         && bytes(request).is_some()
 }
 
+/// Slots of a tile, for up to `slots` in all. The larger tile has a third more work a slot if half of its places are
+/// empty, and a third less if none is.
+pub(super) fn slots_of_tile(request: &Request, slots: usize) -> usize {
+    let many = slots >= MANY_SLOTS as usize * 3 / 4 * request.experts;
+    (if many { MANY_SLOTS } else { FEW_SLOTS }) as usize
+}
+
 /// The launches after the plan's, and the bytes of scratch memory.
 pub(super) fn products(request: &Request, plan: &Plan, target: Target) -> Option<(Vec<KernelLaunch>, usize)> {
     let (places, inputs, k, m) = (&request.places, &request.inputs, request.k, request.m);
-    let tile = WideTile { groups: GROUPS as usize, tokens: SLOTS as usize, splits: 1 };
+    let tile = WideTile { groups: GROUPS as usize, tokens: plan.tile, splits: 1 };
     let [codes, beside] = bytes(request)?;
     let at = plan.bytes.next_multiple_of(256);
     let rows = Memory::Scratch(at);
@@ -86,6 +92,7 @@ pub(super) fn products(request: &Request, plan: &Plan, target: Target) -> Option
     let (name, _) = request.weights()?;
     let row_groups = m.div_ceil(if request.gated() { 32 } else { 64 });
     let tiles = plan.most_tiles.checked_mul(row_groups.div_ceil(tile.groups))?;
-    let products = tile.launch(args, format!("experts_wide_{name}"), tile.stage(codes, beside), tiles, target)?;
+    let products =
+        tile.launch(args, format!("experts_wide_{name}_{}", plan.tile), tile.stage(codes, beside), tiles, target)?;
     Some((vec![order, products], at + plan.slots.checked_mul(k * 2)?))
 }

@@ -149,7 +149,9 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     for (tokens, widths) in [((1, 1), vec![4096, 512, 512]), ((9, 7), vec![33, 20])] {
         cases.push(GroupCase { tokens, kind: Kind::Biases(Biases(widths)) });
     }
-    for (tokens, heads, d) in [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100)] {
+    for (tokens, heads, d) in
+        [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100), ((130, 127), (34, 7), 64)]
+    {
         cases.push(GroupCase { tokens, kind: Kind::Norms(Norms { heads, d }) });
     }
     for (tokens, width, n, k) in [((1, 1), 2048, 128, 8), ((8, 5), 96, 33, 4), ((3, 3), 2880, 300, 6)] {
