@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates")
 SHARED, CUDA, IMAGES = (os.path.normpath(os.path.join(ROOT, d)) for d in ("hologram-gpu/kernels/shared", "hologram-gpu/kernels/cuda", "hologram-cuda/images"))
-# The binary carries them all, compressed.
-MOST_BYTES = 8 << 20
+# The binary carries them all, compressed: in two thirds of what the check makes of them, which takes a tenth of the time.
+MOST_BYTES = 12 << 20
 
 
 def toolkit():
@@ -181,12 +181,12 @@ def fresh(source):
 def leftovers(sources):
     """What is wrong with the folder of images as a whole."""
     stems = {os.path.basename(s).rsplit(".", 1)[0] for s in sources}
-    files = {os.path.basename(f): len(lzma.compress(open(f, "rb").read(), lzma.FORMAT_ALONE, preset=6)) for f in glob.glob(IMAGES + "/*.sm_*")}
+    files = {os.path.basename(f): len(lzma.compress(open(f, "rb").read(), lzma.FORMAT_ALONE, preset=0)) for f in glob.glob(IMAGES + "/*.sm_*")}
     for file in sorted(files):
         if file.split(".", 1)[0] not in stems:
             yield f"{file}: has no source"
     if sum(files.values()) > MOST_BYTES:
-        yield f"{sum(files.values())} bytes of compressed images, more than {MOST_BYTES}"
+        yield f"{sum(files.values())} bytes of quickly compressed images, more than {MOST_BYTES}"
 
 
 def main():

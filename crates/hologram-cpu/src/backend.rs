@@ -302,13 +302,12 @@ impl DeviceKind for Cpu {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
 
     /// Tiles multiply a prompt with packed weights, but not with those of experts, which would then have no kernel.
-    #[test]
-    fn experts_have_no_tiles() {
+    pub(crate) fn experts_have_no_tiles() {
         let policy = policy(&Flags { amx: true, ..Flags::default() });
         let codes = DType::I8Groups { group: 32 };
         let choices = [codes, DType::BF16, DType::F32];

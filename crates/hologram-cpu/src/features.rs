@@ -54,7 +54,7 @@ impl Deref for Features {
 
 impl Features {
     /// No extension: the plain path.
-    #[cfg(any(test, not(target_arch = "x86_64"), miri))]
+    #[cfg(any(feature = "testing", not(target_arch = "x86_64"), miri))]
     pub(crate) const PLAIN: Features = Features {
         flags: Flags {
             avx2: false,
@@ -112,7 +112,7 @@ impl Features {
     }
 
     /// Without GFNI and with `one_stream` inverted, so that tests cover both paths of a processor.
-    #[cfg(test)]
+    #[cfg(feature = "testing")]
     pub(crate) fn with_other_streams(self) -> Features {
         Features { flags: Flags { one_stream: !self.one_stream, gfni: false, ..self.flags } }
     }
@@ -171,12 +171,11 @@ fn request_tiles() -> bool {
     false
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn a_limit_only_takes_away() {
+    pub(crate) fn a_limit_only_takes_away() {
         let all = Features::detect();
         assert_eq!(all.up_to(InstructionSet::Plain), Features::PLAIN);
         assert_eq!(Features::PLAIN.up_to(InstructionSet::Avx512), Features::PLAIN);

@@ -35,11 +35,14 @@ pub(crate) mod kernel;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a line of vector code has one reason for its accesses")]
 pub(crate) mod native;
 mod pool;
-#[cfg(test)]
-mod queue_tests;
+#[cfg(feature = "testing")]
+pub(crate) mod queue_tests;
 mod replay;
-#[cfg(test)]
+#[cfg(feature = "testing")]
 pub(crate) mod testing;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod tests;
 
 pub use backend::{Cpu, CpuBackend, CpuOptions};
 pub use features::InstructionSet;

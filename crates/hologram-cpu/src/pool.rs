@@ -254,12 +254,11 @@ impl Progress {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
 
-    #[test]
-    fn every_phase_sees_all_of_the_phases_before() {
+    pub(crate) fn every_phase_sees_all_of_the_phases_before() {
         const PHASES: usize = 40;
         const PIECES: usize = 7;
         // Miri is some thousand times slower.
@@ -289,8 +288,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_failure_ends_the_job_after_its_phase() {
+    pub(crate) fn a_failure_ends_the_job_after_its_phase() {
         for count in [1, 2, 3] {
             let mut workers = Workers::new(count).unwrap();
             let progress = Progress::new(10);

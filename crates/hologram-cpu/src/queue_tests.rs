@@ -116,8 +116,7 @@ fn numbers() -> Vec<u32> {
     (0..(ROWS * COLUMNS) as u32).map(|i| i % 5).collect()
 }
 
-#[test]
-fn workers_divide_phases_and_meet_between_them() {
+pub(crate) fn workers_divide_phases_and_meet_between_them() {
     for threads in [1, 2, 3] {
         let device = CpuBackend::new(Some(threads)).unwrap();
         assert_eq!(device.info().parallelism, threads);
@@ -129,8 +128,7 @@ fn workers_divide_phases_and_meet_between_them() {
 }
 
 /// Launches run one by one compute the same as the list, and fail as it does.
-#[test]
-fn a_profile_runs_every_launch_once() {
+pub(crate) fn a_profile_runs_every_launch_once() {
     let device = CpuBackend::new(Some(2)).unwrap();
     let (list, out, expected) = chain(&device, &numbers(), 3);
     let times = device.measure().profile(&list).unwrap();
@@ -145,8 +143,7 @@ fn a_profile_runs_every_launch_once() {
     assert!(download(&device, &out).unwrap_err().to_string().contains("row 1 is forbidden"));
 }
 
-#[test]
-fn a_list_keeps_its_buffers_and_runs_again() {
+pub(crate) fn a_list_keeps_its_buffers_and_runs_again() {
     let device = CpuBackend::new(Some(2)).unwrap();
     let zero = vec![0; ROWS * COLUMNS];
     let (list, out, _) = chain(&device, &zero, 1);
@@ -158,8 +155,7 @@ fn a_list_keeps_its_buffers_and_runs_again() {
     assert_eq!(download(&device, &out).unwrap(), zero);
 }
 
-#[test]
-fn threads_may_submit_at_the_same_time() {
+pub(crate) fn threads_may_submit_at_the_same_time() {
     let device = CpuBackend::new(Some(2)).unwrap();
     std::thread::scope(|scope| {
         for start in 0..4 {
@@ -177,8 +173,7 @@ fn threads_may_submit_at_the_same_time() {
     });
 }
 
-#[test]
-fn a_failed_kernel_stops_its_list_and_what_follows_from_it() {
+pub(crate) fn a_failed_kernel_stops_its_list_and_what_follows_from_it() {
     for threads in [1, 2, 3] {
         let device = CpuBackend::new(Some(threads)).unwrap();
         let mut forbidden = numbers();
@@ -206,8 +201,7 @@ fn a_failed_kernel_stops_its_list_and_what_follows_from_it() {
     }
 }
 
-#[test]
-fn wrong_arguments_are_refused_when_recorded() {
+pub(crate) fn wrong_arguments_are_refused_when_recorded() {
     let device = CpuBackend::new(Some(1)).unwrap();
     let other = CpuBackend::new(Some(1)).unwrap();
     let x = upload(&device, &numbers());
@@ -250,8 +244,7 @@ fn wrong_arguments_are_refused_when_recorded() {
 }
 
 /// A kernel holds slices of its arguments, so a written one must not overlap any other.
-#[test]
-fn arguments_that_are_written_overlap_no_other() {
+pub(crate) fn arguments_that_are_written_overlap_no_other() {
     let device = CpuBackend::new(Some(1)).unwrap();
     let x = device.allocate_buffer(2 * BYTES).unwrap();
     let part = |range| Binding::Buffer { buffer: x.clone(), range };
@@ -282,8 +275,7 @@ fn arguments_that_are_written_overlap_no_other() {
 }
 
 /// A device's queue orders the accesses to its buffers, so no other device may use them.
-#[test]
-fn devices_do_not_share_buffers_or_lists() {
+pub(crate) fn devices_do_not_share_buffers_or_lists() {
     fn refused<T>(result: Result<T, BackendError>, text: &str) {
         let error = result.err().unwrap();
         assert!(matches!(error, BackendError::InvalidArgument { .. }), "{error}");
@@ -316,8 +308,7 @@ fn devices_do_not_share_buffers_or_lists() {
     }
 }
 
-#[test]
-fn copies_are_checked_and_counted() {
+pub(crate) fn copies_are_checked_and_counted() {
     let device = CpuBackend::new(Some(1)).unwrap();
     let a = upload(&device, &[1, 2, 3, 4]);
     let b = upload(&device, &[0; 4]);
@@ -343,8 +334,7 @@ fn copies_are_checked_and_counted() {
     device.free_pool(pool);
 }
 
-#[test]
-fn absurd_options_are_refused() {
+pub(crate) fn absurd_options_are_refused() {
     for threads in [0, 1025] {
         assert!(matches!(CpuBackend::new(Some(threads)), Err(BackendError::Unavailable { .. })));
     }

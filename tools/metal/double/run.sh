@@ -29,7 +29,7 @@ python3 "$root/tools/one-workspace.py" "$workspace" tools/metal/double
 cd "$workspace/tools/metal/double"
 # The kernels take most of the time of tests; optimising what is compiled for them alone would take longer than it saves.
 slow=()
-for package in hologram-llm hologram-metal metal-double; do
+for package in hologram-llm metal-double; do
   slow+=(--config "profile.dev.package.$package.opt-level=0")
 done
 run() { cargo test --config "patch.crates-io.objc2-metal.path=\"$patched\"" "${slow[@]}" "$@"; }

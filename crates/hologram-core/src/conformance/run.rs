@@ -380,6 +380,10 @@ pub(super) fn work(case: &Case) -> usize {
             let values = if let Fill::Values(values) = &positions.fill { values.as_slice() } else { &[] };
             elements(q) * (values.iter().sum::<f32>() as usize / values.len().max(1) + 1)
         }
+        // Each query meets the keys of its head.
+        [q, k, ..] if matches!(case.op.operation(), Operation::FlashAttention { .. }) => {
+            elements(q) * k.shape.get(2).map_or(1, |d| case.size(*d).1)
+        }
         // Whole blocks, however short a line is.
         [x, ..] if let Operation::SortBlocks { axis, .. } = case.op.operation() => {
             let line = x.shape.get(axis as usize).map_or(1, |d| case.size(*d).1).max(1);

@@ -25,7 +25,7 @@ mod nightly_larger {
     use super::*;
     hologram_core::conformance_suite!(
         Executor::open("reference", None).expect("the interpreter is always there"),
-        max_work: 3_000_000,
+        max_work: 6_000_000,
         attributes: #[ignore = "minutes: the nightly workflow"]
     );
 }

@@ -20,7 +20,7 @@ mod masks;
 mod memory;
 mod subgroup;
 mod translate;
-mod words;
+pub(crate) mod words;
 
 pub(crate) use code::Code;
 pub(crate) use machine::{Launch, Machine};

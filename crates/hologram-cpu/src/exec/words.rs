@@ -199,8 +199,8 @@ pub(super) fn f64_jammed(v: f64) -> f32 {
     float(toward_zero | (back != v) as u32)
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
 
     /// Numbers around all special values of their type, and many between.
@@ -220,8 +220,7 @@ mod tests {
         numbers
     }
 
-    #[test]
-    fn integer_division() {
+    pub(crate) fn integer_division() {
         let numbers = numbers();
         for &a in &numbers {
             for &b in &numbers {
@@ -232,8 +231,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn narrow_floats() {
+    pub(crate) fn narrow_floats() {
         for half in 0..=u16::MAX {
             let word = half as u32;
             for (got, expected) in [
@@ -257,8 +255,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn integers_round_once_to_bf16() {
+    pub(crate) fn integers_round_once_to_bf16() {
         for v in numbers() {
             // An f64 holds every integer of 32 bits, and `half` rounds it once.
             assert_eq!(to_bf16(u32_jammed(v)), half::bf16::from_f64(v as f64).to_bits() as u32, "{v}");

@@ -350,8 +350,8 @@ loops! {
     silu, silu_with: |y| y / (exp(&Scalar, -y) + 1.0);
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
 
@@ -394,8 +394,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn products_of_every_type_are_exact_for_any_number_of_workers() {
+    pub(crate) fn products_of_every_type_are_exact_for_any_number_of_workers() {
         // Several blocks of lines and chunks of depth; batches that a worker packs itself; a column; no depth.
         for (batch, n, m, k) in [(1, 530, 37, 1100), (5, 21, 50, 70), (1, 33, 1, 515), (2, 3, 5, 0)] {
             for format in [DType::F32, DType::F64, DType::I8, DType::I32, DType::I64] {
@@ -430,8 +429,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_number_of_workers_changes_no_bit() {
+    pub(crate) fn the_number_of_workers_changes_no_bit() {
         for (format, n) in [(DType::F32, 530), (DType::F64, 70), (DType::BF16, 530)] {
             let shape = vec![1, n, n];
             let spec = spec(format, [shape.clone(), shape.clone(), shape], [false, true]);

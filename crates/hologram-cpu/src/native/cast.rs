@@ -50,14 +50,13 @@ impl NativeKernel for Cast {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::super::super::testing::{Memory, launch};
     use super::*;
     use hologram_device::Extent;
 
-    #[test]
-    fn rounds_to_nearest_even() {
+    pub(crate) fn rounds_to_nearest_even() {
         // Ties both ways, values beyond the greatest, subnormal results, infinities.
         let x =
             [1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65520.0, 65519.0, 6e-8, -0.0, f32::INFINITY, 1.0 + 1.0 / 256.0];

@@ -85,16 +85,15 @@ fn copy_with<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
     map_with(s, [x], out, true, |[x]| x);
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::native::stream::NON_TEMPORAL_BYTES;
     use crate::testing::{Memory, feature_sets, launch};
     use hologram_device::Extent;
     use hologram_isa::Type;
 
-    #[test]
-    fn copies_every_byte_and_no_other() {
+    pub(crate) fn copies_every_byte_and_no_other() {
         let non_temporal = NON_TEMPORAL_BYTES + 3;
         for (ty, rows, len) in
             [(Type::U8, 0u32, 7), (Type::U8, 3, 70_001), (Type::U8, 1, non_temporal), (Type::F16, 2, 33)]

@@ -181,15 +181,14 @@ operations! {
     };
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::Elementwise as E;
     use hologram_device::Extent;
 
-    #[test]
-    fn agrees_with_the_definition() {
+    pub(crate) fn agrees_with_the_definition() {
         type Definition = fn(f64, f64) -> f64;
         fn clamped(gate: f64, up: f64) -> f64 {
             let gate = gate.min(7.0);
@@ -238,8 +237,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn non_temporal_stores_give_the_same() {
+    pub(crate) fn non_temporal_stores_give_the_same() {
         let n = 5 * 128 + 3;
         let (a, b) = (Random(1).floats(n), Random(2).floats(n));
         let (mut near, mut far) = (Memory::filled(n * 4, 1), Memory::filled(n * 4, 2));

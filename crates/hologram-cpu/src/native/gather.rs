@@ -60,8 +60,8 @@ impl NativeKernel for Gather {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use half::{bf16, f16};
 
     use super::super::super::testing::{Memory, launch};
@@ -116,8 +116,7 @@ mod tests {
         (bytes, values, d)
     }
 
-    #[test]
-    fn decodes_rows_of_every_format() {
+    pub(crate) fn decodes_rows_of_every_format() {
         for format in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
             let (bytes, values, d) = table(format, 5);
             let kernel = find(&spec(format, 5, d), Features::detect()).expect("served");

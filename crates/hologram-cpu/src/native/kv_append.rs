@@ -127,14 +127,13 @@ fn quantize_four(x: &[f32], codes: &mut [u8], scales: &mut [f16]) {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, launch};
     use hologram_device::TensorSpec;
 
-    #[test]
-    fn stores_each_head_in_its_slot() {
+    pub(crate) fn stores_each_head_in_its_slot() {
         let (blocks, heads, size, d) = (3, 5, 16, 24);
         for format in [DType::F32, DType::F16] {
             let tokens = Extent::step(0, 6);

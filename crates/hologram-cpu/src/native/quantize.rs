@@ -110,8 +110,8 @@ pub(super) fn greatest(x: &[f32]) -> f32 {
     f32::from_bits(lanes.into_iter().fold(rest, u32::max))
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::super::super::testing::{Memory, feature_sets, launch};
     use super::*;
     use hologram_device::Extent;
@@ -123,8 +123,7 @@ mod tests {
         (x.iter().map(|x| code(x) as i8).collect(), if a == 0.0 { 0.0 } else { a / 127.0 })
     }
 
-    #[test]
-    fn matches_the_definition() {
+    pub(crate) fn matches_the_definition() {
         for (k, group, floor, n) in
             [(64, 32, 0.0, 3), (320, 320, 1e-5, 2), (4096, 32, 0.0, 5), (96, 96, 0.0, 1), (6, 3, 0.0, 4)]
         {

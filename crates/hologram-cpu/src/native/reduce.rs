@@ -502,14 +502,13 @@ fn best_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, index: u32, to: 
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::{Extent, TensorSpec};
 
-    #[test]
-    fn a_nan_is_the_greatest_and_the_least() {
+    pub(crate) fn a_nan_is_the_greatest_and_the_least() {
         use hologram_device::Reduction as R;
         // Shape [outer, n, inner], and the place of a NaN.
         for (shape, at) in
@@ -535,8 +534,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_first_nan_is_the_greatest() {
+    pub(crate) fn the_first_nan_is_the_greatest() {
         for (n, odd, want) in [
             (100, &[(7, f32::NAN), (9, f32::NAN), (3, f32::INFINITY)][..], 7),
             (5000, &[(4999, f32::NAN)], 4999),
@@ -559,8 +557,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn lines_are_reduced() {
+    pub(crate) fn lines_are_reduced() {
         // Outer, n, inner, workers: short and long rows, lines side by side, whole and divided.
         for (outer, n, inner, workers) in [
             (0usize, 5usize, 1usize, 1),

@@ -224,14 +224,13 @@ unsafe fn scale_vector<S: Simd, E: Element>(
     unsafe { E::store(s, out, s.mul(s.mul(E::load(s, x), scales), s.load(w)), non_temporal) };
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::TensorSpec;
 
-    #[test]
-    fn agrees_with_the_definition() {
+    pub(crate) fn agrees_with_the_definition() {
         // Rows in the run, heads (0: none), row length, workers.
         for (rows, heads, d, workers) in
             [(1, 0, 2048, 2), (3, 0, 257, 2), (5, 4, 64, 3), (0, 0, 32, 1), (2, 3, 80, 2), (7, 0, 1, 1), (1, 0, 63, 1)]
@@ -269,8 +268,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn earlier_rows_are_stored_meanwhile() {
+    pub(crate) fn earlier_rows_are_stored_meanwhile() {
         let d = CHAINS * 16 * 3 + 48;
         let (rows, last, w) = (Random(5).floats(TOGETHER * d), Random(6).floats(d), Random(7).floats(d));
         let scales = [0.3, -2.0, 0.7, 1.5];

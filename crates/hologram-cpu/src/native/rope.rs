@@ -136,14 +136,13 @@ fn rotate_halves_with<S: Simd>(_: S, x: &[f32], out: &mut [f32], d: usize, cosin
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::TensorSpec;
 
-    #[test]
-    fn agrees_with_the_definition() {
+    pub(crate) fn agrees_with_the_definition() {
         // Style, heads, head size, rotary width.
         for (style, heads, d, width) in [(0, 4, 64, 64), (1, 3, 80, 80), (0, 1, 32, 20), (1, 2, 128, 64), (1, 1, 6, 2)]
         {

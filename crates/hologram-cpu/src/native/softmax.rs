@@ -308,14 +308,13 @@ fn subtract_with<S: Simd, E: Element>(s: S, x: &[E], [a, b]: [f32; 2], out: &mut
     out.iter_mut().zip(x).skip(whole).for_each(|(y, x)| *y = E::nearest(x.wide() - a - b));
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, feature_sets, launch};
     use hologram_device::{Extent, TensorSpec};
 
-    #[test]
-    fn agrees_with_the_definition() {
+    pub(crate) fn agrees_with_the_definition() {
         for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
             let x = TensorSpec { format: DType::F32, shape: vec![Extent::step(0, 6), Extent::Fixed(d)] };
             let op = Operation::Softmax { log: false, axis: 1 };
@@ -341,8 +340,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_earlier_row_is_stored_meanwhile() {
+    pub(crate) fn an_earlier_row_is_stored_meanwhile() {
         let d = CHAINS * 16 * 3 + 48;
         let floats = Exponentials::floats(d);
         let (first, second) = (Random(5).floats(d), Memory::of(&Random(6).floats(d)));

@@ -158,9 +158,15 @@ fn the_reference_interpreter_agrees() {
 }
 
 #[test]
+fn the_reference_interpreter_sees_a_broken_weight() {
+    the_interpreter_sees_a_broken_weight(6);
+}
+
+#[test]
 #[ignore = "half a minute: the nightly workflow"]
 fn nightly_the_reference_interpreter_agrees_on_all_tokens() {
     the_interpreter_agrees(usize::MAX);
+    the_interpreter_sees_a_broken_weight(usize::MAX);
 }
 
 /// On the first tokens of a text, in more than one step.
@@ -175,6 +181,10 @@ fn the_interpreter_agrees(most: usize) {
         let error = relative_error(got, &want[..want.len() / tokens.len() * n]);
         assert!(error < bound, "{name}: {error:.2e}");
     }
+}
+
+fn the_interpreter_sees_a_broken_weight(most: usize) {
+    let executor = Executor::open("reference", None).unwrap();
     what_is_no_number_comes_out(&executor, &["bitnet-tiny"], &["blk.1.ffn_norm", "blk.1.ffn_gate"], most);
 }
 

@@ -12,8 +12,8 @@ mod decode;
 mod online_softmax;
 mod prefill;
 mod product;
-#[cfg(test)]
-mod tests;
+#[cfg(feature = "testing")]
+pub(crate) mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;

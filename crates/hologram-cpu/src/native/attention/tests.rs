@@ -137,8 +137,7 @@ fn run(from: u32, count: u32, sequence: u32) -> Vec<(u32, u32)> {
     (from..from + count).map(|p| (sequence, p)).collect()
 }
 
-#[test]
-fn agrees_with_the_definition() {
+pub(crate) fn agrees_with_the_definition() {
     let batches = [
         vec![],
         run(0, 1, 0),
@@ -183,8 +182,7 @@ fn agrees_with_the_definition() {
 }
 
 /// Independent tokens have the same bits alone and beside others.
-#[test]
-fn independent_tokens_do_not_depend_on_others() {
+pub(crate) fn independent_tokens_do_not_depend_on_others() {
     let tokens = vec![(0, 5), (2, 319), (0, 6), (1, 130), (1, 131), (2, 17), (0, 310), (0, 0)];
     for (heads, kv_heads, d, f16, window) in
         [(8, 1, 64, true, None), (6, 2, 80, false, Some(150)), (4, 4, 32, true, Some(40)), (50, 1, 32, false, None)]
@@ -216,8 +214,7 @@ fn independent_tokens_do_not_depend_on_others() {
     }
 }
 
-#[test]
-fn names_what_lies_outside() {
+pub(crate) fn names_what_lies_outside() {
     let good = Case {
         heads: 4,
         kv_heads: 2,
@@ -247,8 +244,7 @@ fn names_what_lies_outside() {
     }
 }
 
-#[test]
-fn leaves_other_layouts_to_the_program() {
+pub(crate) fn leaves_other_layouts_to_the_program() {
     let case =
         Case { heads: 4, kv_heads: 2, d: 40, block_size: 32, f16: false, window: None, workers: 1, tokens: vec![] };
     assert!(find(&case.spec(), feature_sets()[0]).is_none());

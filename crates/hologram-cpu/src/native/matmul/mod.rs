@@ -34,8 +34,8 @@ mod plain;
 mod rows;
 #[cfg(target_arch = "x86_64")]
 mod split;
-#[cfg(test)]
-mod tests;
+#[cfg(feature = "testing")]
+pub(crate) mod tests;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 

@@ -170,23 +170,20 @@ const NS: &[usize] = &[1, 2, 3, 5, 8, 12, 17, 64];
 const MS: &[usize] = &[1, 3, 17, 100];
 const KS: &[usize] = &[32, 64, 256, 576, 768, 2048];
 
-#[test]
-fn groups_of_32() {
+pub(crate) fn groups_of_32() {
     for w in [DType::Q8_0, DType::Q4_0, DType::TQ2_0] {
         check(|_| DType::I8Groups { group: 32 }, w, (NS, MS, KS));
     }
 }
 
-#[test]
-fn groups_of_32_with_other_blocks() {
+pub(crate) fn groups_of_32_with_other_blocks() {
     for w in [DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4] {
         check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 17], MS, KS));
     }
     check(|k| DType::I8Groups { group: k as u32 }, DType::IQ4_XS, (&[1, 6], &[5, 33], &[256, 768]));
 }
 
-#[test]
-fn floats_of_4_bits_and_grids() {
+pub(crate) fn floats_of_4_bits_and_grids() {
     for w in [DType::MXFP4, DType::NVFP4].into_iter().chain(DType::GRIDS) {
         check(|_| DType::I8Groups { group: 32 }, w, (&[1, 2, 3, 5, 8, 17, 32], MS, &[64, 256, 768]));
         check(|k| DType::I8Groups { group: k as u32 }, w, (&[1, 2, 5, 8, 32], &[5, 33], &[256, 768]));
@@ -194,23 +191,20 @@ fn floats_of_4_bits_and_grids() {
     }
 }
 
-#[test]
-fn super_blocks() {
+pub(crate) fn super_blocks() {
     for w in [DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
         check(|_| DType::I8Groups { group: 256 }, w, (NS, MS, KS));
         check(|_| DType::I8Groups { group: 32 }, w, (&[1, 6], &[5, 33], &[256, 768]));
     }
 }
 
-#[test]
-fn ternary_groups() {
+pub(crate) fn ternary_groups() {
     check(|k| DType::I8Groups { group: k as u32 }, DType::TQ2_0, (NS, MS, KS));
     check(|_| DType::I8Groups { group: 96 }, DType::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[768]));
     check(|_| DType::I8Groups { group: 64 }, DType::TQ2_0, (&[1, 2, 7, 13], &[5, 33], &[256, 768]));
 }
 
-#[test]
-fn float_activations() {
+pub(crate) fn float_activations() {
     for w in [DType::F32, DType::F16, DType::BF16] {
         check(|_| DType::F32, w, (&[0, 1, 4, 5, 30], &[1, 3, 17, 100], &[1, 33, 100, 515, 1096]));
     }
@@ -232,8 +226,7 @@ fn float_activations() {
 }
 
 /// Experts of several, one and no slots, in several pieces.
-#[test]
-fn experts_multiply_their_slots() {
+pub(crate) fn experts_multiply_their_slots() {
     let (experts, m, k, slots, n) = (4, 150, 256, 2, 6);
     let ids: Vec<u32> = vec![0, 1, 0, 3, 0, 3, 0, 3, 3, 0, 3, 3];
     let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
@@ -279,8 +272,7 @@ fn experts_multiply_their_slots() {
 }
 
 /// Independent tokens have the same bits in any number and order.
-#[test]
-fn independent_tokens_do_not_depend_on_others() {
+pub(crate) fn independent_tokens_do_not_depend_on_others() {
     const MOST: usize = 15;
     let n = Extent::Step { slot: 0, max: MOST, independent: true };
     let (mut random, m) = (Random(3), 37);
@@ -332,8 +324,7 @@ fn independent_tokens_do_not_depend_on_others() {
     }
 }
 
-#[test]
-fn what_is_not_served() {
+pub(crate) fn what_is_not_served() {
     let fixed = |format, shape: [usize; 2]| TensorSpec { format, shape: shape.map(Extent::Fixed).to_vec() };
     let spec = |x, w, y| KernelSpec { op: Operation::Matmul, inputs: vec![x, w], output: y, in_place: None };
     let i8_groups = |group| DType::I8Groups { group };

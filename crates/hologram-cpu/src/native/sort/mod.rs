@@ -189,14 +189,13 @@ fn divided<K: Keys>(keys: &K, sizes: Sizes, phase: usize, args: &Args<'_>, worke
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(feature = "testing")]
+pub(crate) mod tests {
     use super::*;
     use crate::testing::{Memory, Random, launch};
     use hologram_device::{Extent, TensorSpec};
 
-    #[test]
-    fn lines_are_sorted_stably() {
+    pub(crate) fn lines_are_sorted_stably() {
         // Outer, n, inner, workers: compared, by digits, divided.
         for (outer, n, inner, workers) in [
             (3, 7, 1, 2),
