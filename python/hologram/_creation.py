@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _name, _shape
+from ._common import _name, _shape, _whole
 from ._dtypes import as_dtype
 from ._native import Tensor
 from ._search import where
@@ -107,7 +107,9 @@ def empty_like(x: Tensor, /, *, dtype=None, device=None) -> Tensor:
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype=None, device=None) -> Tensor:
     """Ones on the diagonal `k`, zeros elsewhere."""
-    columns = n_rows if n_cols is None else n_cols
+    n_rows = _whole("n_rows", n_rows, 0)
+    columns = n_rows if n_cols is None else _whole("n_cols", n_cols, 0)
+    k = _whole("k", k)
     # Diagonals outside all have nothing.
     k = builtins.max(-n_rows, builtins.min(k, columns))
     ones_ = (

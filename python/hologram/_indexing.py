@@ -55,11 +55,12 @@ def _entries(x: Tensor, key) -> list:
 
 
 def _take_slice(x: Tensor, dim: int, key: slice) -> Tensor:
-    start, stop, step = key.indices(x.shape[dim])
-    if step == 1:
-        return _native.slice(x, dim, start, max(start, stop))
-    # Python's −1 is a place before the first one.
-    return _native.slice_step(x, dim, start, None if stop < 0 else stop, step)
+    places = range(*key.indices(x.shape[dim]))
+    if not places:
+        return _native.slice(x, dim, 0, 0)
+    if places.step == 1:
+        return _native.slice(x, dim, places.start, places.stop)
+    return _native.slice_step(x, dim, places.start, places.step, len(places))
 
 
 def _int(key: int, dim: int, size: int) -> int:
@@ -69,12 +70,19 @@ def _int(key: int, dim: int, size: int) -> int:
 
 
 def _check(index: Tensor, dim: int, size: int) -> None:
-    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run."""
-    if index.size == 0:
+    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run. Those
+    of a function that is being compiled are not known, and are left to the device."""
+    if index.size == 0 or _native.is_recorded(index):
         return
     flat = _native.cast(_native.reshape(index, [index.size]), "int64")
     for name in ("min", "max"):
         _int(_native.reduce(name, flat, [0], False).item(), dim, size)
+
+
+def check_on_host(index: Tensor, dim: int, size: int) -> None:
+    """As `_check`, where it costs no wait for a device."""
+    if index._device in ("cpu", "reference"):
+        _check(index, dim, size)
 
 
 def getitem(x: Tensor, key) -> Tensor:

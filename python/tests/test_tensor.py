@@ -220,3 +220,19 @@ def test_threads_share_a_device():
     serial = [work(i) for i in range(16)]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(work, range(16))) == serial
+
+
+@pytest.mark.parametrize("dtype", [hg.float16, hg.bfloat16, hg.float32, hg.float64])
+def test_the_first_nan_is_the_extreme(dtype):
+    nan, inf = math.nan, math.inf
+    for line in ([-inf, nan], [inf, nan], [1.0, -inf, nan, 2.0], [1.0, inf, nan, nan], [nan, 2.0, -inf], [nan] * 3, [inf, -inf]):
+        first = next((i for i, v in enumerate(line) if math.isnan(v)), None)
+        for long in (line, line + [0.0] * 5000):
+            row = hg.asarray(long, dtype=dtype)
+            columns = hg.stack([row] * 3, axis=1)
+            for function, extreme in ((hg.argmin, min), (hg.argmax, max)):
+                want = first if first is not None else long.index(extreme(long))
+                assert function(row).item() == want, (function, line)
+                assert function(columns, axis=0).tolist() == [want] * 3, (function, line)
+            if first is not None:
+                assert math.isnan(hg.min(row).item()) and math.isnan(hg.max(row).item())
