@@ -87,6 +87,11 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None) -> Tensor:
         dtype = dt.DEFAULT_INT if whole else dt.DEFAULT_FLOAT
     dtype = as_dtype(dtype)
     count = builtins.max(0, math.ceil((stop - start) / step))
+    if count and dtype.kind in "iu":
+        info = dt.iinfo(dtype)
+        for end in (start, start + (count - 1) * step):
+            if not info.min <= int(end) <= info.max:
+                raise OverflowError(f"{int(end)} is outside the range of {dtype}")
     if dtype.kind in "iu" and isinstance(start, int) and isinstance(step, int):
         if builtins.max(builtins.abs(start), builtins.abs(step)) < 2**53 and (dtype.kind == "i" or step > 0):
             return _native.arange(start, step, count, dtype, _name(device))

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 from . import _native
 from ._native import Tensor
+
+
+_writing = [threading.Lock()]
+
+
+def _forked() -> None:
+    # The thread that held the lock stayed with the parent.
+    _writing[0] = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _is_mask(key) -> bool:
@@ -190,7 +205,9 @@ def setitem(x: Tensor, key, value) -> None:
     value = _native.broadcast_to(value, list(places.shape))
     if places.size == 0:
         return
-    flat = _native.contiguous(_native.reshape(x, [count]))
     places = _native.contiguous(_native.reshape(places, [places.size]))
     value = _native.contiguous(_native.reshape(value, [value.size]))
-    x._rebind(_native.reshape(_native.scatter(flat, places, value, 0), list(x.shape)))
+    # Threads that write to one tensor do not lose each other's elements.
+    with _writing[0]:
+        flat = _native.contiguous(_native.reshape(x, [count]))
+        x._rebind(_native.reshape(_native.scatter(flat, places, value, 0), list(x.shape)))

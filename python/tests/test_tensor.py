@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -236,3 +237,24 @@ def test_the_first_nan_is_the_extreme(dtype):
                 assert function(columns, axis=0).tolist() == [want] * 3, (function, line)
             if first is not None:
                 assert math.isnan(hg.min(row).item()) and math.isnan(hg.max(row).item())
+
+
+def test_ranges_that_a_type_lacks():
+    for arguments in [(300,), (-1, 3), (0, 300, 299), (3, -2, -1)]:
+        with pytest.raises(OverflowError, match="uint8"):
+            hg.arange(*arguments, dtype=hg.uint8)
+    assert hg.arange(256, dtype=hg.uint8)[-1].item() == 255
+    assert hg.arange(127, -129, -1, dtype=hg.int8)[-1].item() == -128
+
+
+def test_threads_that_write_to_one_tensor():
+    x = hg.zeros(200)
+
+    def write(start):
+        for i in range(start, 200, 8):
+            x[i] = float(i)
+
+    threads = [threading.Thread(target=write, args=(start,)) for start in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert x.tolist() == [float(i) for i in range(200)]
