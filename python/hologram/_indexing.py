@@ -85,8 +85,8 @@ def _int(key: int, dim: int, size: int) -> int:
 
 
 def _check(index: Tensor, dim: int, size: int) -> None:
-    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run. Those
-    of a function that is being compiled are not known, and are left to the device."""
+    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run.
+    Those of a function that is being compiled are not known, and are left to the device."""
     if index.size == 0 or _native.is_recorded(index):
         return
     flat = _native.cast(_native.reshape(index, [index.size]), "int64")

@@ -171,8 +171,15 @@ _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logpro
 # The longest context, and the most sequences at once, of any model.
 _LONGEST, _MOST = 1 << 24, 1 << 16
 
-# The options that are whole numbers, and the least of each.
-_WHOLE = {"max_tokens": 0, "top_k": 0, "min_tokens": 0, "logprobs": 0, "seed": 0, "priority": -(2**31)}
+# The options that are whole numbers, with the least and the greatest of each.
+_WHOLE = {
+    "max_tokens": (0, 2**32 - 1),
+    "top_k": (0, 2**32 - 1),
+    "min_tokens": (0, 2**32 - 1),
+    "logprobs": (0, 2**32 - 1),
+    "seed": (0, 2**64 - 1),
+    "priority": (-(2**31), 2**31 - 1),
+}
 
 # Those that are true or false.
 _FLAGS = ("ignore_eos", "prompt_logprobs", "json_object")
@@ -345,9 +352,9 @@ class Model:
             "tenant": tenant,
         }
         options = {key: value for key, value in options.items() if value is not None}
-        for key, least in _WHOLE.items():
+        for key, (least, most) in _WHOLE.items():
             if key in options:
-                options[key] = _whole(key, options[key], least, {"seed": 2**64 - 1, "priority": 2**31 - 1}.get(key, 2**32 - 1))
+                options[key] = _whole(key, options[key], least, most)
         vocab = self.config["vocab"]
         if stop_tokens is not None:
             options["stop_tokens"] = [_whole("a token of stop_tokens", token, 0, vocab - 1) for token in stop_tokens]

@@ -226,7 +226,8 @@ def test_threads_share_a_device():
 @pytest.mark.parametrize("dtype", [hg.float16, hg.bfloat16, hg.float32, hg.float64])
 def test_the_first_nan_is_the_extreme(dtype):
     nan, inf = math.nan, math.inf
-    for line in ([-inf, nan], [inf, nan], [1.0, -inf, nan, 2.0], [1.0, inf, nan, nan], [nan, 2.0, -inf], [nan] * 3, [inf, -inf]):
+    lines = [[-inf, nan], [inf, nan], [1.0, -inf, nan, 2.0], [1.0, inf, nan, nan], [nan, 2.0, -inf], [nan] * 3]
+    for line in [*lines, [inf, -inf]]:
         first = next((i for i, v in enumerate(line) if math.isnan(v)), None)
         for long in (line, line + [0.0] * 5000):
             row = hg.asarray(long, dtype=dtype)
