@@ -76,7 +76,8 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     The first call with arguments of some types and shapes runs the function and records its operations; later calls
     with such arguments run the graph, without the function. So the function must compute from its arguments alone: what
     else it does is done once, tensors from outside keep their elements, and reading elements (`if x > 0`, `x.item()`)
-    is an error. Random numbers are new in each call. Other arguments than tensors, and lists, tuples and dicts of them, count by value.
+    is an error. Random numbers are new in each call. Other arguments than tensors, and lists, tuples and dicts of them,
+    count by value.
 
     >>> import hologram as hg
     >>> @hg.compile
