@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from . import _dtypes as dt
 from . import _native
 from ._native import Tensor
@@ -11,15 +13,26 @@ def _name(device) -> str | None:
     return None if device is None else str(device)
 
 
-def _shape(shape) -> list[int]:
-    if isinstance(shape, (tuple, list)):
-        return [n.__index__() for n in shape]
-    return [shape.__index__()]
+def _whole(name: str, value, low: int | None = None, high: int | None = None) -> int:
+    """A whole number as an argument of this name."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}") from None
+    if (low is not None and number < low) or (high is not None and number > high):
+        rest = f"{low} or more" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} is {number}, but must be {rest}")
+    return number
+
+
+def _shape(shape, low: int | None = 0) -> list[int]:
+    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
+    return [_whole("a size", n, low) for n in sizes]
 
 
 def _axis(x: Tensor, axis: int, ndim: int | None = None) -> int:
     ndim = x.ndim if ndim is None else ndim
-    axis = axis.__index__()
+    axis = _whole("axis", axis)
     if not -ndim <= axis < ndim:
         raise IndexError(f"there is no axis {axis}: the tensor has {ndim}")
     return axis % ndim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,18 @@ from ._native import Tensor
 
 # Argument types and shapes of which a function keeps its compiled form.
 _CAPACITY = 256
+
+
+_state = threading.local()
+
+
+def drawn(tensor: Tensor, draw: Callable[[], Tensor]) -> Tensor:
+    """Makes what `draw` gave an input of the function that is being compiled, so that each call draws anew."""
+    draws = getattr(_state, "draws", None)
+    if draws is not None and _native.is_recording():
+        _native.record_input(tensor)
+        draws.append(draw)
+    return tensor
 
 
 class _Leaf:
@@ -63,7 +76,8 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     The first call with arguments of some types and shapes runs the function and records its operations; later calls
     with such arguments run the graph, without the function. So the function must compute from its arguments alone: what
     else it does is done once, tensors from outside keep their elements, and reading elements (`if x > 0`, `x.item()`)
-    is an error. Other arguments than tensors, and lists, tuples and dicts of them, count by value.
+    is an error. Random numbers are new in each call. Other arguments than tensors, and lists, tuples and dicts of them,
+    count by value.
 
     >>> import hologram as hg
     >>> @hg.compile
@@ -72,16 +86,21 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> scaled(hg.zeros(2), hg.ones(2)).tolist(), scaled(hg.zeros(2), hg.zeros(2)).tolist()
     ([2.0, 2.0], [1.0, 1.0])
     """
-    compiled: dict[Any, tuple[Any, Any]] = {}
+    if not callable(function):
+        raise TypeError(f"compile takes a function, not {type(function).__name__}")
+    compiled: dict[Any, tuple[Any, Any, list[Callable[[], Tensor]]]] = {}
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        if _native.is_recording():
+            # A part of the function or gradient that is being recorded.
+            return function(*args, **kwargs)
         # Tensors alone, the usual case, are told apart by bytes.
         signature = None if kwargs else _native.signature(args)
         found = None if signature is None else compiled.get(signature)
         if found is not None:
-            graph, result = found
-            outputs = graph.call(args)
+            graph, result, draws = found
+            outputs = graph.call([*args, *(draw() for draw in draws)] if draws else args)
             return outputs[0] if isinstance(result, _Leaf) else _build(result, outputs)
         tensors: list[Tensor] = []
         structure = _flatten((args, kwargs), tensors)
@@ -90,11 +109,12 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
         key = signature or (_key(structure), tuple((t._device, t.dtype, t.shape) for t in tensors))
         found = compiled.get(key)
         if found is not None:
-            graph, result = found
-            return _build(result, graph.call(tensors))
+            graph, result, draws = found
+            return _build(result, graph.call(tensors + [draw() for draw in draws]))
         # The same tensor may be two arguments, which later calls give apart.
         own = [_native.reshape(t, list(t.shape)) for t in tensors]
         _native.begin_recording(own)
+        draws = _state.draws = []
         try:
             args, kwargs = _build(structure, own)
             outputs: list[Tensor] = []
@@ -103,9 +123,10 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
             graph = _native.end_recording(own[0], outputs)
         finally:
             _native.cancel_recording()
+            _state.draws = None
         if len(compiled) >= _CAPACITY:
             compiled.pop(next(iter(compiled)))
-        compiled[key] = (graph, result)
+        compiled[key] = (graph, result, draws)
         return value
 
     return call

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _name, _shape
+from ._common import _name, _shape, _whole
 from ._dtypes import as_dtype
 from ._native import Tensor
 from ._search import where
@@ -87,6 +87,11 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None) -> Tensor:
         dtype = dt.DEFAULT_INT if whole else dt.DEFAULT_FLOAT
     dtype = as_dtype(dtype)
     count = builtins.max(0, math.ceil((stop - start) / step))
+    if count and dtype.kind in "iu":
+        info = dt.iinfo(dtype)
+        for end in (start, start + (count - 1) * step):
+            if not info.min <= int(end) <= info.max:
+                raise OverflowError(f"{int(end)} is outside the range of {dtype}")
     if dtype.kind in "iu" and isinstance(start, int) and isinstance(step, int):
         if builtins.max(builtins.abs(start), builtins.abs(step)) < 2**53 and (dtype.kind == "i" or step > 0):
             return _native.arange(start, step, count, dtype, _name(device))
@@ -107,7 +112,9 @@ def empty_like(x: Tensor, /, *, dtype=None, device=None) -> Tensor:
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype=None, device=None) -> Tensor:
     """Ones on the diagonal `k`, zeros elsewhere."""
-    columns = n_rows if n_cols is None else n_cols
+    n_rows = _whole("n_rows", n_rows, 0)
+    columns = n_rows if n_cols is None else _whole("n_cols", n_cols, 0)
+    k = _whole("k", k)
     # Diagonals outside all have nothing.
     k = builtins.max(-n_rows, builtins.min(k, columns))
     ones_ = (

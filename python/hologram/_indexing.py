@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 from . import _native
 from ._native import Tensor
+
+
+_writing = [threading.Lock()]
+
+
+def _forked() -> None:
+    # The thread that held the lock stayed with the parent.
+    _writing[0] = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _is_mask(key) -> bool:
@@ -55,11 +70,12 @@ def _entries(x: Tensor, key) -> list:
 
 
 def _take_slice(x: Tensor, dim: int, key: slice) -> Tensor:
-    start, stop, step = key.indices(x.shape[dim])
-    if step == 1:
-        return _native.slice(x, dim, start, max(start, stop))
-    # Python's −1 is a place before the first one.
-    return _native.slice_step(x, dim, start, None if stop < 0 else stop, step)
+    places = range(*key.indices(x.shape[dim]))
+    if not places:
+        return _native.slice(x, dim, 0, 0)
+    if places.step == 1:
+        return _native.slice(x, dim, places.start, places.stop)
+    return _native.slice_step(x, dim, places.start, places.step, len(places))
 
 
 def _int(key: int, dim: int, size: int) -> int:
@@ -69,12 +85,19 @@ def _int(key: int, dim: int, size: int) -> int:
 
 
 def _check(index: Tensor, dim: int, size: int) -> None:
-    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run."""
-    if index.size == 0:
+    """Checks indices before the device does, so that a wrong one is an IndexError here and not an error of the run.
+    Those of a function that is being compiled are not known, and are left to the device."""
+    if index.size == 0 or _native.is_recorded(index):
         return
     flat = _native.cast(_native.reshape(index, [index.size]), "int64")
     for name in ("min", "max"):
         _int(_native.reduce(name, flat, [0], False).item(), dim, size)
+
+
+def check_on_host(index: Tensor, dim: int, size: int) -> None:
+    """As `_check`, where it costs no wait for a device."""
+    if index._device in ("cpu", "reference"):
+        _check(index, dim, size)
 
 
 def getitem(x: Tensor, key) -> Tensor:
@@ -182,7 +205,9 @@ def setitem(x: Tensor, key, value) -> None:
     value = _native.broadcast_to(value, list(places.shape))
     if places.size == 0:
         return
-    flat = _native.contiguous(_native.reshape(x, [count]))
     places = _native.contiguous(_native.reshape(places, [places.size]))
     value = _native.contiguous(_native.reshape(value, [value.size]))
-    x._rebind(_native.reshape(_native.scatter(flat, places, value, 0), list(x.shape)))
+    # Threads that write to one tensor do not lose each other's elements.
+    with _writing[0]:
+        flat = _native.contiguous(_native.reshape(x, [count]))
+        x._rebind(_native.reshape(_native.scatter(flat, places, value, 0), list(x.shape)))

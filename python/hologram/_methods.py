@@ -45,6 +45,8 @@ def _array(self: Tensor, dtype=None, copy: bool | None = None):
 
 
 def _iter(self: Tensor):
+    if self.ndim == 0:
+        raise TypeError("a tensor without dimensions cannot be iterated over")
     return iter(f.unstack(self))
 
 

@@ -8,7 +8,7 @@ from . import _dtypes as dt
 from . import _native
 from ._common import _axes, _axis, _tensor, _truth, broadcast_shapes
 from ._dtypes import result_type
-from ._indexing import getitem
+from ._indexing import check_on_host, getitem
 from ._native import Tensor
 from ._shapes import expand_dims, reshape
 
@@ -141,6 +141,9 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     size = x.shape[at]
     x = _native.broadcast_to(x, [*shape[:at], size, *shape[at:]])
     indices = _native.broadcast_to(indices, [*shape[:at], indices.shape[at], *shape[at:]])
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"indices must be integers, not {indices.dtype}")
     indices = _native.cast(indices, dt.int64)
+    check_on_host(indices, at, size)
     indices = _native.cast(where(indices < 0, indices + size, indices), dt.uint32)
     return _native.take_along(_native.contiguous(x), _native.contiguous(indices), at)

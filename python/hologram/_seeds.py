@@ -107,8 +107,11 @@ class Buffer:
         self.tensor = tensor
 
     def from_numpy(self, array: Any) -> None:
-        """Takes the elements of an array, or of anything that `hologram.asarray` takes."""
-        self._set(f.asarray(array))
+        """Takes the elements of an array, or of anything that `hologram.asarray` takes: as many as the buffer has."""
+        taken = f.asarray(array)
+        if taken.size != self.size:
+            raise ValueError(f"an array of {taken.size} elements does not fill a buffer of {self.size}")
+        self._set(taken)
 
     def to_numpy(self):
         """The elements as a NumPy array."""

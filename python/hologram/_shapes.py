@@ -90,7 +90,8 @@ def repeat(x: Tensor, repeats, /, *, axis: int | None = None) -> Tensor:
 
 def reshape(x: Tensor, /, shape, *, copy: bool | None = None) -> Tensor:
     """The elements in another shape: a view where strides allow it. One size may be −1."""
-    shape = _shape(shape)
+    # -1 stands for the rest.
+    shape = _shape(shape, None)
     if shape.count(-1) > 1:
         raise ValueError("only one size can be -1")
     if -1 in shape:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
+from ._common import _whole
 from ._methods import written as _written
 from ._native import Session, Tensor, Tokenizer
 from ._processed import SAMPLING, Processed
@@ -167,6 +168,27 @@ def _collect(stream, logprobs: bool) -> Completion:
 _ENGINE_ONLY = ("json_schema", "json_object", "regex", "grammar", "prompt_logprobs", "logprobs", "priority", "tenant")
 
 
+# The longest context, and the most sequences at once, of any model.
+_LONGEST, _MOST = 1 << 24, 1 << 16
+
+# The options that are whole numbers, with the least and the greatest of each.
+_WHOLE = {
+    "max_tokens": (0, 2**32 - 1),
+    "top_k": (0, 2**32 - 1),
+    "min_tokens": (0, 2**32 - 1),
+    "logprobs": (0, 2**32 - 1),
+    "seed": (0, 2**64 - 1),
+    "priority": (-(2**31), 2**31 - 1),
+}
+
+# Those that are true or false.
+_FLAGS = ("ignore_eos", "prompt_logprobs", "json_object")
+
+
+def _given(name: str, value, low: int, high: int | None = None) -> int | None:
+    return None if value is None else _whole(name, value, low, high)
+
+
 def _adapters(lora) -> list[tuple[str, float]]:
     if isinstance(lora, (str, os.PathLike)):
         raise TypeError("lora must be a list of adapters, each a path or a tuple of a path and a scale")
@@ -190,6 +212,8 @@ class Model:
         experts: str | None = None,
     ):
         name = None if device is None else str(device)
+        ctx, sequences = _given("ctx", ctx, 1, _LONGEST), _given("sequences", sequences, 1, _MOST)
+        kv_memory = _given("kv_memory", kv_memory, 0, 2**64 - 1)
         adapters = _adapters(lora)
         self._native = _native.Model(os.fspath(path), name, ctx, kv, sequences, kv_memory, adapters, experts)
         self._tokenizer: Tokenizer | None = None
@@ -234,12 +258,18 @@ class Model:
             if not tokens and self.tokenizer.bos is not None:
                 tokens = [self.tokenizer.bos]
             return tokens
-        return [token.__index__() for token in prompt]
+        if isinstance(prompt, (bytes, bytearray, dict)) or not hasattr(prompt, "__iter__"):
+            raise TypeError(f"a prompt is a text or a sequence of tokens, not {type(prompt).__name__}")
+        most = self.config["vocab"] - 1
+        return [_whole("a token", token, 0, most) for token in prompt]
 
     def generate(self, prompt: Any, **options: Any) -> Any:
         """Continues a prompt, a text or its tokens: a `Completion`. A list of prompts is one batch and
         gives a list. Options: those of `stream`."""
-        listed = not isinstance(prompt, str) and (not prompt or not hasattr(prompt[0], "__index__"))
+        unknown = [name for name in options if name not in (Model.stream.__kwdefaults__ or ())]
+        if unknown:
+            raise TypeError(f"generate() got an unexpected keyword argument {unknown[0]!r}")
+        listed = isinstance(prompt, (list, tuple)) and (not prompt or not hasattr(prompt[0], "__index__"))
         if not listed:
             return self.stream(prompt, **options).completion()
         streams = []
@@ -283,6 +313,15 @@ class Model:
         """Continues a prompt, piece by piece. Without a seed each call has its own; `temperature=0` always takes the
         most probable token. `logits_processor(tokens, logits)` returns the logits to choose from, computed on the host.
         """
+        for name, flag in zip(_FLAGS, (ignore_eos, prompt_logprobs, json_object)):
+            if flag is not None and not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, not {type(flag).__name__}")
+        biases = None
+        if logit_bias is not None:
+            if not hasattr(logit_bias, "items"):
+                raise TypeError(f"logit_bias must be a dict of tokens and biases, not {type(logit_bias).__name__}")
+            most = self.config["vocab"] - 1
+            biases = [(_whole("a token of logit_bias", token, 0, most), bias) for token, bias in logit_bias.items()]
         if temperature is not None and temperature == 0:
             seed = 0 if seed is None else seed
         options: dict[str, Any] = {
@@ -301,7 +340,7 @@ class Model:
             "min_tokens": min_tokens,
             "logprobs": logprobs,
             "prompt_logprobs": prompt_logprobs,
-            "logit_bias": list(logit_bias.items()) if logit_bias is not None else None,
+            "logit_bias": biases,
             "json_schema": json_schema
             if isinstance(json_schema, str) or json_schema is None
             else json.dumps(json_schema),
@@ -313,6 +352,12 @@ class Model:
             "tenant": tenant,
         }
         options = {key: value for key, value in options.items() if value is not None}
+        for key, (least, most) in _WHOLE.items():
+            if key in options:
+                options[key] = _whole(key, options[key], least, most)
+        vocab = self.config["vocab"]
+        if stop_tokens is not None:
+            options["stop_tokens"] = [_whole("a token of stop_tokens", token, 0, vocab - 1) for token in stop_tokens]
         tokens = self._tokens(prompt)
         if logits_processor is not None:
             refused = [
@@ -360,17 +405,22 @@ class Model:
 
     def session(self, *, ctx: int | None = None, kv: str | None = None) -> Session:
         """A text with a KV cache of its own, extended by hand: `feed`, `truncate`."""
-        return self._native.session(ctx, kv)
+        return self._native.session(_given("ctx", ctx, 1, _LONGEST), kv)
 
     def logits(self, tokens: str | Sequence[int]) -> Tensor:
-        """The logits after each token: `float32 [tokens, vocabulary]`, in the host's memory."""
+        """The logits after each token, at most `ctx`: `float32 [tokens, vocabulary]`, in the host's memory."""
         tokens = self._tokens(tokens)
+        if len(tokens) > self.config["ctx"]:
+            raise ValueError(f"the text has {len(tokens)} tokens, but ctx is {self.config['ctx']}")
         return self._native.session(max(len(tokens), 1), None).feed(tokens, "all")
 
-    def perplexity(self, text: str | Sequence[int], *, ctx: int = 512) -> float:
-        """How well the model predicts a text of at least `ctx` tokens: the lower, the better. The method is that of
-        `hologram perplexity`."""
-        tokens = self.tokenizer.encode(text, True) if isinstance(text, str) else list(text)
+    def perplexity(self, text: str | Sequence[int], *, ctx: int | None = None) -> float:
+        """How well the model predicts a text: the lower, the better. The method is that of `hologram perplexity`, in
+        windows of `ctx` tokens: 512, or all if the text is shorter."""
+        tokens = self.tokenizer.encode(text, True) if isinstance(text, str) else self._tokens(text)
+        if len(tokens) < 2:
+            raise ValueError(f"perplexity takes a text of at least 2 tokens, not {len(tokens)}")
+        ctx = min(512, len(tokens)) if ctx is None else _whole("ctx", ctx, 2, len(tokens))
         return self._native.perplexity(tokens, ctx)[0]
 
     def embed(self, text: str | Sequence[str], *, pooling: str | None = None) -> Tensor:

@@ -181,6 +181,17 @@ def value_and_grad(module: Module, function: Callable[..., Any]) -> Callable[...
     return call
 
 
+def _check_numbers(name: str, x: Tensor, count: int) -> None:
+    """Checks numbers below `count`, where their values are known without a wait for a device."""
+    if not isinstance(x, Tensor) or x.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be a tensor of integers, not {getattr(x, 'dtype', type(x).__name__)}")
+    if x._device not in ("cpu", "reference") or _native.is_recorded(x) or x.size == 0:
+        return
+    for one in (int(f.min(x)), int(f.max(x))):
+        if not 0 <= one < count:
+            raise IndexError(f"{name} must be from 0 to {count - 1}, but one is {one}")
+
+
 def relu(x: Tensor, /) -> Tensor:
     """max(x, 0)."""
     return _native.elementwise("relu", x)
@@ -223,6 +234,8 @@ def bce_with_logits(x: Tensor, target: Tensor, /, *, reduction: str = "mean") ->
 
 def cross_entropy(x: Tensor, target: Tensor, /, *, reduction: str = "mean") -> Tensor:
     """The cross-entropy of logits [.., classes] and the classes [..], whole numbers."""
+    if x.ndim > 0:
+        _check_numbers("the classes", target, x.shape[-1])
     return _native.loss("cross_entropy", x, _native.cast(target, dt.uint32), reduction)
 
 
@@ -255,6 +268,7 @@ class Embedding(Module):
         self.weight = random.normal((count, size), std=1 / math.sqrt(size), device=device)
 
     def __call__(self, ids: Tensor) -> Tensor:
+        _check_numbers("the numbers of rows", ids, self.weight.shape[0])
         flat = _native.cast(f.reshape(ids, (-1,)), dt.uint32)
         return f.reshape(_native.take_along(self.weight, flat, 0), (*ids.shape, self.weight.shape[1]))
 
@@ -347,10 +361,7 @@ class Conv2d(Module):
 
 
 class Dropout(Module):
-    """In training, elements are 0 with probability `p` and the others are divided by 1 − p.
-
-    Inside `hg.compile` the choice would be made once; give a random mask as an argument there.
-    """
+    """In training, elements are 0 with probability `p` and the others are divided by 1 − p."""
 
     def __init__(self, p: float = 0.5):
         if not 0 <= p < 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from . import _functions as f
 from . import _native
+from ._common import _whole
 from ._native import Tensor
 from ._seeds import Buffer, Executor
 
@@ -41,17 +42,34 @@ __all__ = [
 
 
 def _head(executor: Executor, buffer: Buffer, n: int | None) -> Tensor:
+    if not isinstance(executor, Executor):
+        raise TypeError(f"the first argument is an Executor, not {type(executor).__name__}")
+    if not isinstance(buffer, Buffer):
+        raise TypeError(f"the inputs and the output are buffers, not {type(buffer).__name__}")
     if executor._freed:
         raise ValueError("the executor's cleanup has been called")
-    if n is not None and not 0 <= n <= buffer.size:
-        raise ValueError(f"{n} elements are asked for, but the buffer has {buffer.size}")
+    if n is not None:
+        _whole("n", n, 0, buffer.size)
     return buffer.tensor if n is None else buffer.tensor[:n]
+
+
+def _store(executor: Executor, output: Buffer, result: Tensor, n: int | None) -> None:
+    """The result as the first elements of the output, which without `n` has as many."""
+    if n is None and _head(executor, output, None).size != result.size:
+        raise ValueError(f"the output has {output.size} elements, but the result {result.size}: give their number")
+    output._set(result)
+
+
+def _both(executor: Executor, a: Buffer, b: Buffer, n: int | None) -> tuple[Tensor, Tensor]:
+    left, right = _head(executor, a, n), _head(executor, b, n)
+    if left.size != right.size:
+        raise ValueError(f"the inputs have {left.size} and {right.size} elements: give the number of elements")
+    return left, right
 
 
 def _two(function, text: str):
     def op(executor: Executor, a: Buffer, b: Buffer, c: Buffer, n: int | None = None) -> None:
-        n = min(a.size, b.size) if n is None else n
-        c._set(function(_head(executor, a, n), _head(executor, b, n)))
+        _store(executor, c, function(*_both(executor, a, b, n)), n)
 
     op.__doc__ = text
     return op
@@ -59,7 +77,7 @@ def _two(function, text: str):
 
 def _one(function, text: str):
     def op(executor: Executor, a: Buffer, b: Buffer, n: int | None = None) -> None:
-        b._set(function(_head(executor, a, n)))
+        _store(executor, b, function(_head(executor, a, n)), n)
 
     op.__doc__ = text
     return op
@@ -88,17 +106,18 @@ def buffer_fill(executor: Executor, a: Buffer, value: float, n: int | None = Non
 
 def scalar_add(executor: Executor, a: Buffer, b: Buffer, scalar: float, n: int | None = None) -> None:
     """b = a + scalar."""
-    b._set(_head(executor, a, n) + scalar)
+    _store(executor, b, _head(executor, a, n) + scalar, n)
 
 
 def scalar_mul(executor: Executor, a: Buffer, b: Buffer, scalar: float, n: int | None = None) -> None:
     """b = a · scalar."""
-    b._set(_head(executor, a, n) * scalar)
+    _store(executor, b, _head(executor, a, n) * scalar, n)
 
 
 def _reduction(function, text: str):
     def op(executor: Executor, a: Buffer, output: Buffer, n: int | None = None) -> float:
         result = function(_head(executor, a, n))
+        _head(executor, output, 1)
         output._set(result)
         return result.item()
 
@@ -119,8 +138,7 @@ def gemm(executor: Executor, a: Buffer, b: Buffer, c: Buffer, m: int, n: int, k:
 
 def _loss(compute, text: str):
     def op(executor: Executor, predictions: Buffer, targets: Buffer, output: Buffer, n: int | None = None) -> float:
-        n = min(predictions.size, targets.size) if n is None else n
-        result = compute(_head(executor, predictions, n), _head(executor, targets, n))
+        result = compute(*_both(executor, predictions, targets, n))
         output._set(result)
         return result.item()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 
 from . import _dtypes as dt
 from . import _native
+from ._common import _name, _shape, _whole
+from ._compile import drawn
 from ._native import Tensor
 
 _lock = threading.Lock()
@@ -17,22 +20,34 @@ _counter = 0
 def seed(value: int) -> None:
     """Starts the sequence of a seed."""
     global _seed, _counter
+    number = _whole("seed", value)
     with _lock:
-        _seed, _counter = value % 2**64, 0
+        _seed, _counter = number % 2**64, 0
 
 
 def _draw(normal: bool, shape, dtype, device) -> Tensor:
-    global _counter
-    from ._common import _name, _shape
-
     shape = _shape(shape)
-    count = 1
-    for n in shape:
-        count *= n
-    with _lock:
-        at, _counter = _counter, _counter + (count + 3) // 4
+    count = math.prod(shape)
     dtype = dt.DEFAULT_FLOAT if dtype is None else dt.as_dtype(dtype)
-    return _native.random(normal, shape, dtype, _seed, at, _name(device))
+    if dtype not in (dt.float16, dt.bfloat16, dt.float32):
+        raise TypeError(f"random numbers are float16, bfloat16 or float32, not {dtype}: convert them by astype")
+
+    def draw() -> Tensor:
+        global _counter
+        with _lock:
+            at, _counter = _counter, _counter + (count + 3) // 4
+        return _native.random(normal, shape, dtype, _seed, at, _name(device))
+
+    return drawn(draw(), draw)
+
+
+def _number(name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
+    if isinstance(value, Tensor):
+        return
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}, but must be {low} or more" + (f", to {high}" if high < math.inf else ""))
 
 
 def uniform(shape=(), *, low: float = 0.0, high: float = 1.0, dtype=None, device=None) -> Tensor:
@@ -43,12 +58,14 @@ def uniform(shape=(), *, low: float = 0.0, high: float = 1.0, dtype=None, device
 
 def normal(shape=(), *, mean: float = 0.0, std: float = 1.0, dtype=None, device=None) -> Tensor:
     """Numbers of a normal distribution."""
+    _number("std", std, 0.0)
     x = _draw(True, shape, dtype, device)
     return x if (mean, std) == (0.0, 1.0) else x * std + mean
 
 
 def randint(low: int, high: int, shape=(), *, dtype=None, device=None) -> Tensor:
     """Whole numbers from `low` up to, without, `high`, of at most 2^24 values."""
+    low, high = _whole("low", low), _whole("high", high)
     if not 0 < high - low <= 2**24:
         raise ValueError(f"{low} to {high} has no numbers, or more than 2^24")
     from ._elementwise import floor
@@ -63,4 +80,5 @@ def randint(low: int, high: int, shape=(), *, dtype=None, device=None) -> Tensor
 
 def bernoulli(p: float = 0.5, shape=(), *, device=None) -> Tensor:
     """True with probability `p`."""
+    _number("p", p, 0.0, 1.0)
     return _draw(False, shape, dt.float32, device) < p

@@ -138,6 +138,7 @@ impl PyTensor {
         }
         let py = slf.py();
         let inner = slf.get().get()?;
+        crate::tape::refuse("reading elements", &[&inner])?;
         if flags & ffi::PyBUF_F_CONTIGUOUS == ffi::PyBUF_F_CONTIGUOUS && inner.tensor.shape().len() > 1 {
             return Err(PyBufferError::new_err("a tensor's elements are not in column-major order"));
         }

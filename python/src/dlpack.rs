@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hologram_backends::ForeignPointer;
 use hologram_core::dlpack::{
     CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensor, DLManagedTensorVersioned, DLTensor, Described, Exported,
-    IS_COPIED, READ_ONLY, VERSION,
+    IS_COPIED, READ_ONLY, VERSION, is_read_only,
 };
 use hologram_core::{DType, Executor, Tensor};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -117,7 +117,7 @@ impl PyTensor {
     }
 
     /// A capsule with the tensor's memory for another library, which shares it. `stream` is the consumer's on a GPU;
-    /// `copy=True` gives it memory of its own.
+    /// `copy=True` gives it memory of its own. Read-only memory, and a broadcast, are flagged as read-only.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -128,6 +128,7 @@ impl PyTensor {
         copy: Option<bool>,
     ) -> Result<Bound<'py, PyAny>> {
         let mut inner = self.get()?;
+        crate::tape::refuse("reading elements", &[&inner])?;
         let (own, mut flags) = (device_of(&inner)?, 0);
         match dl_device {
             Some(wanted) if wanted != own => {
@@ -165,7 +166,17 @@ impl PyTensor {
             // An error of the work that computes it comes here, not with a wrong number.
             _ => py.detach(|| inner.tensor.wait())?,
         }
-        export(py, &inner, max_version.is_some_and(|(major, _)| major >= VERSION.major), flags)
+        let versioned = max_version.is_some_and(|(major, _)| major >= VERSION.major);
+        if is_read_only(&inner.tensor) {
+            if !versioned {
+                return buffer_error(
+                    "the tensor is read-only, which DLPack can say from version 1 on: ask for that by max_version, or \
+                     for memory of its own by copy=True",
+                );
+            }
+            flags |= READ_ONLY;
+        }
+        export(py, &inner, versioned, flags)
     }
 }
 

@@ -5,7 +5,7 @@ use hologram_core::CoreError;
 use hologram_llm::LlmError;
 use hologram_llm::engine::{Failure, SubmitError};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -91,6 +91,7 @@ impl From<Failure> for Error {
         Error(match failure {
             Failure::Step { .. } => DeviceError::new_err(text),
             Failure::Constraint { .. } | Failure::NoToken => PyValueError::new_err(text),
+            Failure::QueueTimeout { .. } => PyTimeoutError::new_err(text),
             _ => PyRuntimeError::new_err(text),
         })
     }

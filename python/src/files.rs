@@ -1,7 +1,8 @@
 //! Tensors in files.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use hologram_core::Tensor;
 use pyo3::prelude::*;
@@ -13,7 +14,10 @@ use crate::tensor::PyTensor;
 /// Writes a `.npy` file.
 #[pyfunction]
 pub fn save_npy(py: Python<'_>, path: PathBuf, x: &PyTensor) -> Result<()> {
-    let x = x.get()?.tensor.clone();
+    let x = x.get()?;
+    crate::tape::refuse("reading elements", &[&x])?;
+    let x = x.tensor.clone();
+    writable(&path)?;
     Ok(py.detach(|| x.save_npy(path))?)
 }
 
@@ -29,11 +33,16 @@ pub fn load_npy(py: Python<'_>, path: PathBuf, device: Option<&Bound<'_, PyAny>>
 /// Writes a safetensors file.
 #[pyfunction]
 pub fn save_safetensors(py: Python<'_>, path: PathBuf, tensors: BTreeMap<String, Py<PyTensor>>) -> Result<()> {
-    let one = |(name, tensor): (String, Py<PyTensor>)| Ok((name, tensor.get().get()?.tensor.clone()));
+    let one = |(name, tensor): (String, Py<PyTensor>)| {
+        let inner = tensor.get().get()?;
+        crate::tape::refuse("reading elements", &[&inner])?;
+        Ok((name, inner.tensor.clone()))
+    };
     let all = tensors.into_iter().map(one).collect::<Result<BTreeMap<_, _>>>()?;
     if all.is_empty() {
         return value("there are no tensors to save");
     }
+    writable(&path)?;
     Ok(py.detach(|| Tensor::save_safetensors(&all, path))?)
 }
 
@@ -51,9 +60,27 @@ pub fn load_safetensors(
     Ok(all.into_iter().map(|(own, tensor)| (own, PyTensor::new(tensor, name.as_str().into()))).collect())
 }
 
-/// A missing file is Python's FileNotFoundError.
-fn exists(path: &std::path::Path) -> PyResult<()> {
-    std::fs::metadata(path).map(drop).map_err(|error| {
-        pyo3::exceptions::PyOSError::new_err((error.raw_os_error(), error.to_string(), path.display().to_string()))
-    })
+/// An error of the system: with its number, Python chooses the class, such as FileNotFoundError.
+fn system(error: &std::io::Error, path: &Path) -> PyErr {
+    pyo3::exceptions::PyOSError::new_err((error.raw_os_error(), error.to_string(), path.display().to_string()))
+}
+
+/// Checks that a file can be opened for reading.
+fn exists(path: &Path) -> PyResult<()> {
+    // Some systems open folders, and fail to read them.
+    let opened = std::fs::File::open(path).and_then(|mut file| file.read(&mut [0]));
+    opened.map(drop).map_err(|error| system(&error, path))
+}
+
+/// Checks that a file can be written beside `path` and take its place.
+fn writable(path: &Path) -> PyResult<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let probed = match path.is_dir() {
+        true => Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)),
+        false => {
+            let probe = folder.join(format!(".hologram.{}.probe", std::process::id()));
+            std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe))
+        }
+    };
+    probed.map_err(|error| system(&error, path))
 }

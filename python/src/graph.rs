@@ -317,6 +317,9 @@ impl PyCompiled {
     /// Runs on tensors of this package; the results are new ones.
     fn call_tensors(&self, py: Python<'_>, arguments: Vec<Bound<'_, PyTensor>>) -> Result<Vec<PyTensor>> {
         let arguments = arguments.iter().map(|argument| argument.get().get()).collect::<Result<Vec<_>>>()?;
+        for argument in &arguments {
+            crate::tape::refuse_eager("a graph's call", &[argument])?;
+        }
         let tensors: Vec<&Tensor> = arguments.iter().map(|argument| &argument.tensor).collect();
         let results = py.detach(|| self.function.call(&tensors))?;
         Ok(results.into_iter().map(|tensor| PyTensor::new(tensor, self.device.clone())).collect())

@@ -7,7 +7,8 @@ use pyo3::types::PyTuple;
 
 use crate::device;
 use crate::dtype;
-use crate::error::{Result, value};
+use crate::error::{Result, value, wrong_type};
+use crate::tape;
 use crate::tensor::{PyTensor, encode};
 
 /// An Atlas program, compiled for a device when it first runs there.
@@ -58,17 +59,7 @@ impl PyKernel {
     /// tensors' device. Tensors of parameters that the program writes change in place.
     #[pyo3(signature = (*args, grid))]
     fn __call__(&self, py: Python<'_>, args: &Bound<'_, PyTuple>, grid: &Bound<'_, PyAny>) -> Result<()> {
-        let grid = match grid.extract::<u32>() {
-            Ok(n) => [n, 1, 1],
-            Err(_) => {
-                let mut grid = grid.extract::<Vec<u32>>()?;
-                if grid.is_empty() || grid.len() > 3 {
-                    return value("grid is the number of workgroups in x, y and z: one to three numbers");
-                }
-                grid.resize(3, 1);
-                [grid[0], grid[1], grid[2]]
-            }
-        };
+        let grid = workgroups(grid)?;
         let params = &self.program.params;
         if args.len() != params.len() {
             return value(format!("{} takes {} arguments, not {}", self.name(), params.len(), args.len()));
@@ -78,6 +69,7 @@ impl PyKernel {
         for (param, arg) in params.iter().zip(args.iter()) {
             if let Ok(tensor) = arg.cast::<PyTensor>() {
                 let inner = tensor.get().get()?;
+                tape::refuse_eager(&format!("the kernel {}", self.name()), &[&inner])?;
                 let own = inner.device.to_string();
                 if *device.get_or_insert_with(|| own.clone()) != own {
                     return value("the tensors lie on several devices");
@@ -109,6 +101,29 @@ impl PyKernel {
     fn __repr__(&self) -> String {
         format!("Kernel({})", self.name())
     }
+}
+
+/// The number of workgroups in x, y and z: a number, or one to three.
+fn workgroups(grid: &Bound<'_, PyAny>) -> Result<[u32; 3]> {
+    fn index<'py>(n: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        n.call_method0("__index__")
+    }
+    let numbers = match index(grid) {
+        Ok(n) => vec![n],
+        Err(_) => grid.try_iter().and_then(Iterator::collect::<PyResult<Vec<_>>>).or_else(|_| {
+            let class = grid.get_type().name()?;
+            wrong_type(format!("grid is the number of workgroups in x, y and z: one to three numbers, not {class}"))
+        })?,
+    };
+    if numbers.is_empty() || numbers.len() > 3 {
+        return value("grid is the number of workgroups in x, y and z: one to three numbers");
+    }
+    let mut all = [1; 3];
+    for (to, number) in all.iter_mut().zip(&numbers) {
+        let whole = index(number).or_else(|_| wrong_type(format!("grid has {number}, which is no whole number")))?;
+        *to = whole.extract().or_else(|_| value(format!("grid has {whole}, but must be from 0 to {}", u32::MAX)))?;
+    }
+    Ok(all)
 }
 
 /// A number as an argument of the parameter's type.

@@ -31,6 +31,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Tokens of a vocabulary.
+fn checked(tokens: &[i64], vocab: usize) -> Result<Vec<u32>> {
+    let one = |id: &i64| match u32::try_from(*id).ok().filter(|id| (*id as usize) < vocab) {
+        Some(id) => Ok(id),
+        None => value(format!(
+            "tokens must be from 0 to {}, the size of the vocabulary less one, but one is {id}",
+            vocab - 1
+        )),
+    };
+    tokens.iter().map(one).collect()
+}
+
 fn kv_format(name: Option<&str>) -> Result<Option<DType>> {
     match name {
         None => Ok(None),
@@ -56,6 +68,8 @@ fn expert_place(name: Option<&str>) -> Result<ExpertPlace> {
 pub struct PyModel {
     state: Mutex<Option<State>>,
     device: String,
+    /// Seen by the model's sessions.
+    closed: Arc<AtomicBool>,
     generation: u32,
 }
 
@@ -133,11 +147,13 @@ impl PyModel {
         options.max_waiting = 1 << 16;
         options.max_waiting_tokens = 1 << 28;
         let state = State { model, options, engine: None };
-        Ok(PyModel { state: Mutex::new(Some(state)), device: name, generation: device::generation() })
+        let closed = Arc::default();
+        Ok(PyModel { state: Mutex::new(Some(state)), device: name, closed, generation: device::generation() })
     }
 
-    /// Frees the model's memory; running generations fail.
+    /// Frees the model's memory; running generations and sessions fail.
     fn close(&self, py: Python<'_>) {
+        self.closed.store(true, Ordering::Relaxed);
         let state = lock(&self.state).take();
         if self.generation != device::generation() {
             // The engine's thread stayed with the parent.
@@ -196,7 +212,8 @@ impl PyModel {
         let context = ctx.unwrap_or(state.options.context);
         let options = SessionOptions { context, kv, ..SessionOptions::default() };
         let session = py.detach(|| state.model.session(options))?;
-        Ok(PySession { session: Arc::new(Mutex::new(session)), context, generation: self.generation })
+        let (session, closed) = (Mutex::new(session), self.closed.clone());
+        Ok(PySession { session, context, closed, generation: self.generation })
     }
 
     /// Perplexity of tokens: (perplexity, its error, mean, counted tokens, windows).
@@ -466,14 +483,17 @@ impl PyTokenizer {
 
     /// The text of tokens.
     #[pyo3(signature = (ids, show_control=false))]
-    fn decode(&self, py: Python<'_>, ids: Vec<u32>, show_control: bool) -> Result<String> {
+    fn decode(&self, py: Python<'_>, ids: Vec<i64>, show_control: bool) -> Result<String> {
         let tokenizer = self.model.tokenizer()?;
+        let ids = checked(&ids, tokenizer.vocab_len())?;
         Ok(py.detach(|| tokenizer.decode(&ids, show_control)))
     }
 
     /// The bytes of a token, not necessarily whole characters.
-    fn token_bytes<'py>(&self, py: Python<'py>, id: u32) -> Result<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.model.tokenizer()?.token_bytes(id)))
+    fn token_bytes<'py>(&self, py: Python<'py>, id: i64) -> Result<Bound<'py, PyBytes>> {
+        let tokenizer = self.model.tokenizer()?;
+        let ids = checked(&[id], tokenizer.vocab_len())?;
+        Ok(PyBytes::new(py, &tokenizer.token_bytes(ids[0])))
     }
 
     /// The token that the vocabulary spells like this.
@@ -553,9 +573,18 @@ impl PyDecoder {
 /// A running text: its KV cache, extended by hand.
 #[pyclass(frozen, name = "Session", module = "hologram.llm")]
 pub struct PySession {
-    session: Arc<Mutex<Session>>,
+    session: Mutex<Session>,
     context: usize,
+    closed: Arc<AtomicBool>,
     generation: u32,
+}
+
+impl PySession {
+    /// Checks that the session can be used.
+    fn alive(&self) -> Result<()> {
+        device::alive(self.generation)?;
+        if self.closed.load(Ordering::Relaxed) { value("the model is closed") } else { Ok(()) }
+    }
 }
 
 #[pymethods]
@@ -563,8 +592,8 @@ impl PySession {
     /// Appends tokens. Returns the logits after the last one (`float32 [vocab]`), after each (`[n, vocab]`, `logits =
     /// "all"`), or nothing ("none"), in the host's memory.
     #[pyo3(signature = (tokens, logits="last"))]
-    fn feed(&self, py: Python<'_>, tokens: Vec<u32>, logits: &str) -> Result<Option<PyTensor>> {
-        device::alive(self.generation)?;
+    fn feed(&self, py: Python<'_>, tokens: Vec<i64>, logits: &str) -> Result<Option<PyTensor>> {
+        self.alive()?;
         let wanted = match logits {
             "none" => Logits::None,
             "last" => Logits::Last,
@@ -574,8 +603,12 @@ impl PySession {
         if tokens.is_empty() {
             return value("there are no tokens to feed");
         }
-        let before = py.detach(|| lock(&self.session).len(0));
-        let (mut out, mut vocab) = (Vec::new(), 0);
+        let (before, mut vocab) = py.detach(|| {
+            let session = lock(&self.session);
+            (session.len(0), session.vocab())
+        });
+        let tokens = checked(&tokens, vocab)?;
+        let mut out = Vec::new();
         let mut pieces = tokens.chunks(PIECE).peekable();
         while let Some(piece) = pieces.next() {
             let now = if wanted == Logits::Last && pieces.peek().is_some() { Logits::None } else { wanted };
@@ -599,10 +632,16 @@ impl PySession {
     }
 
     /// Forgets the tokens from this position on.
-    fn truncate(&self, py: Python<'_>, length: usize) -> Result<()> {
-        device::alive(self.generation)?;
-        py.detach(|| lock(&self.session).truncate(0, length));
-        Ok(())
+    fn truncate(&self, py: Python<'_>, length: i64) -> Result<()> {
+        self.alive()?;
+        let cut = py.detach(|| {
+            let mut session = lock(&self.session);
+            let now = session.len(0);
+            let length = usize::try_from(length).ok().filter(|length| *length <= now);
+            length.map(|length| session.truncate(0, length)).ok_or(now)
+        });
+        cut.map(drop)
+            .or_else(|now| value(format!("length is {length}, but must be from 0 to {now}, the tokens so far")))
     }
 
     /// The tokens so far.
@@ -644,7 +683,9 @@ impl PySampler {
 
     /// The token for `position` after `tokens`.
     fn sample(&self, py: Python<'_>, logits: &PyTensor, tokens: Vec<u32>, position: u64) -> Result<u32> {
-        let logits = logits.get()?.tensor.clone();
+        let logits = logits.get()?;
+        crate::tape::refuse("reading elements", &[&logits])?;
+        let logits = logits.tensor.clone();
         py.detach(|| {
             let numbers = logits.cast(hologram_isa::Type::F32)?.to_vec::<f32>()?;
             Ok(lock(&self.sampler).sample_after(&numbers, &tokens, position)?)

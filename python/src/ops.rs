@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_core::{CoreError, DType, Executor, Graph, NodeId, Tensor};
+use hologram_core::{CoreError, DType, Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use crate::dtype::{self, Wanted, kind, promoted};
 use crate::error::{Result, value, wrong_type};
 use crate::tape;
 use crate::tensor::{Inner, PyTensor, scalar};
+use crate::wait::{of_sorting, worked};
 
 type Core = hologram_core::Result<Tensor>;
 
@@ -383,10 +384,13 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
         return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
     };
     Kind::Number.check("matmul", ty)?;
-    let result = py.detach(|| integer_matmul(&x.tensor.cast(ty)?, &y.tensor.cast(ty)?));
+    let (left, right) = (x.tensor.clone(), y.tensor.clone());
+    let columns = right.shape().last().copied().unwrap_or(1);
+    let steps = elements(&left).saturating_mul(if right.shape().len() > 1 { columns } else { 1 });
+    let result = worked(py, &x, steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
     let result = x.beside(result?);
     if kind(ty) != 'f' || x.tensor.shape().len() < 2 || y.tensor.shape().len() < 2 {
-        tape::refuse("a product of integers or of vectors", &[&x, &y])?;
+        tape::refuse_eager("a product of integers or of vectors", &[&x, &y])?;
     }
     let emit = tape::emit(|| {
         let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));
@@ -397,6 +401,11 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
     });
     tape::record(emit, &[x, y], &result);
     Ok(result)
+}
+
+/// The number of elements.
+fn elements(x: &Tensor) -> usize {
+    x.shape().iter().product()
 }
 
 /// The matrix product of any numbers: of integers as sums of products, in their type.
@@ -439,7 +448,8 @@ macro_rules! methods {
                     Arc::new(move |g, v| tape::call(g, v, $graph))
                 });
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
-                let result: Core = py.detach(move || $body);
+                let steps = if stringify!($name).ends_with("sort") { of_sorting(elements(&$x)) } else { 0 };
+                let result: Core = worked(py, &all[0], steps, move || $body)?;
                 let result = all[0].beside(result?);
                 tape::record(emit, &all, &result);
                 Ok(result)
@@ -462,6 +472,7 @@ methods! {
     arg_max(x; dim: usize) x.arg_max(dim), |g, v| g.arg_max(v[0], dim);
     arg_min(x; dim: usize) x.arg_min(dim), |g, v| g.arg_min(v[0], dim);
     cumsum(x; dim: usize) x.cumsum(dim), |g, v| g.cumsum(v[0], dim);
+    cumprod(x; dim: usize) x.cumprod(dim), |g, v| products(g, v[0], dim);
     softmax(x; dim: usize) x.softmax(dim), |g, v| g.softmax(v[0], dim);
     log_softmax(x; dim: usize) x.log_softmax(dim), |g, v| g.log_softmax(v[0], dim);
     take_along(x, indices; dim: usize) x.take_along(&indices, dim), |g, v| g.take_along(v[0], v[1], dim);
@@ -488,7 +499,7 @@ macro_rules! eager {
                 $(, $operand: &PyTensor)* $(, $attribute: $ty)*
             ) -> Result<PyTensor> {
                 let all = [$x.get()? $(, $operand.get()?)*];
-                tape::refuse(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
+                tape::refuse_eager(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
                 let result: Core = py.detach(move || $body);
                 Ok(all[0].beside(result?))
@@ -498,9 +509,55 @@ macro_rules! eager {
 }
 
 eager! {
-    cumprod(x; dim: usize) x.cumprod(dim);
     search_sorted(x, values; right: bool) x.search_sorted(&values, right);
-    slice_step(x; dim: usize, start: Option<i64>, stop: Option<i64>, step: i64) x.slice_step(dim, start, stop, step);
+}
+
+/// As [`Tensor::cumprod`].
+fn products(g: &mut Graph, x: NodeId, dim: usize) -> hologram_core::Result<NodeId> {
+    let size = g.type_of(x)?.shape.get(dim).copied();
+    let Some(Dim::Fixed(n)) = size else {
+        return Err(CoreError::Graph(format!("cumprod: there is no fixed dimension {dim}")));
+    };
+    let (mut product, mut distance) = (x, 1);
+    while distance < n {
+        let (start, rest) = (g.slice(product, dim, 0, distance)?, g.slice(product, dim, distance, n)?);
+        let before = g.slice(product, dim, 0, n - distance)?;
+        let rest = g.mul(rest, before)?;
+        product = g.cat(&[start, rest], dim)?;
+        distance *= 2;
+    }
+    Ok(product)
+}
+
+/// `count` indices of a dimension: `start`, `start + step` and so on, all of which it has.
+#[pyfunction]
+pub fn slice_step(py: Python<'_>, x: &PyTensor, dim: usize, start: i64, step: i64, count: i64) -> Result<PyTensor> {
+    let inner = x.get()?;
+    let size = inner.tensor.shape().get(dim).map_or(0, |n| *n as i64);
+    let last = step.checked_mul((count - 1).max(0)).and_then(|way| way.checked_add(start));
+    let inside = |at: i64| (0..size).contains(&at);
+    let fits = count == 0 || (count > 0 && inside(start) && last.is_some_and(inside));
+    let Some(last) = last.filter(|_| fits && step != 0) else {
+        return value(format!("{count} indices from {start} on with the step {step} are not in a dimension of {size}"));
+    };
+    let stop = if step > 0 { Some(last + 1) } else { (last > 0).then_some(last - 1) };
+    let result = py.detach(|| match count {
+        0 => inner.tensor.slice(dim, 0, 0),
+        _ => inner.tensor.slice_step(dim, Some(start), stop, step),
+    });
+    let result = inner.beside(result?);
+    let emit = tape::emit(|| {
+        Arc::new(move |g, v| {
+            if count == 0 {
+                return g.slice(v[0], dim, 0, 0);
+            }
+            let places = g.arange(Type::I64, start as f64, step as f64, Dim::Fixed(count as usize))?;
+            let places = g.cast(places, Type::U32)?;
+            g.take_along(v[0], places, dim)
+        })
+    });
+    tape::record(emit, &[inner], &result);
+    Ok(result)
 }
 
 /// The second of two tensors of one float type and shape.
@@ -612,7 +669,7 @@ pub fn to_device(py: Python<'_>, x: &PyTensor, device: Option<&Bound<'_, PyAny>>
     let x = inner.tensor.clone();
     let moved = made(py, device, move |executor| x.to(executor))?;
     if moved.get()?.device != inner.device {
-        tape::refuse("a copy to another device", &[&inner])?;
+        tape::refuse_eager("a copy to another device", &[&inner])?;
     }
     tape::record(tape::emit(|| Arc::new(|_, v| Ok(v[0]))), &[inner], &moved);
     Ok(moved)
@@ -632,7 +689,8 @@ pub fn promote_types(a: Wanted, b: Wanted) -> Result<crate::dtype::PyDType> {
 pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
     let inner = x.get()?;
     tape::refuse("nonzero", &[&inner])?;
-    let columns = py.detach(|| inner.tensor.nonzero())?;
+    let x = inner.tensor.clone();
+    let columns = worked(py, &inner, of_sorting(elements(&x)), move || x.nonzero())??;
     Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
 }
 
@@ -641,6 +699,7 @@ pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
 pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
     let inner = x.get()?;
     tape::refuse("unique", &[&inner])?;
-    let found = py.detach(|| inner.tensor.unique())?;
+    let x = inner.tensor.clone();
+    let found = worked(py, &inner, of_sorting(elements(&x)), move || x.unique())??;
     Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
 }

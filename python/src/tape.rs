@@ -28,12 +28,17 @@ enum Step {
     Operation { emit: Emit, operands: Vec<Source> },
     /// The gradients of a value by others: as many more values as `wrt` has.
     Gradients { loss: usize, wrt: Vec<usize> },
+    /// One more value: the argument of this number, one of those that came while the function ran.
+    Input(usize),
 }
 
 /// The operations of one run of a function.
 #[derive(Default)]
 struct Tape {
+    /// The arguments that the recording began with, and those that came later: random numbers.
     arguments: Vec<Tensor>,
+    /// The number of the first of these.
+    own: usize,
     /// The number of arguments and results so far.
     count: usize,
     /// The numbers of values, by the ids of their tensors.
@@ -97,12 +102,21 @@ pub fn record(emit: Option<Emit>, operands: &[Arc<Inner>], result: &PyTensor) {
     });
 }
 
-/// Notes that an operation on these tensors cannot be compiled.
+/// Notes that something depends on the elements of these tensors, so that it cannot be compiled.
 pub fn refuse(name: &str, operands: &[&Inner]) -> Result<()> {
+    let why = "depends on the elements, which are not known when a function is compiled or its gradient is taken";
+    refuse_as(name, why, operands)
+}
+
+/// Notes that an operation on these tensors runs at once, not as part of a graph, so that it cannot be compiled.
+pub fn refuse_eager(name: &str, operands: &[&Inner]) -> Result<()> {
+    refuse_as(name, "has no compiled form and no gradient", operands)
+}
+
+fn refuse_as(name: &str, why: &str, operands: &[&Inner]) -> Result<()> {
     TAPE.with_borrow_mut(|tape| match tape {
         Some(tape) if operands.iter().any(|operand| tape.values.contains_key(&operand.id)) => {
-            let reason =
-                format!("compile: {name} depends on the elements, which are not known when a function is compiled");
+            let reason = format!("compile: {name} {why}");
             tape.refused.get_or_insert(reason.clone());
             value(reason)
         }
@@ -116,7 +130,7 @@ pub fn begin_recording(arguments: Vec<Bound<'_, PyTensor>>) -> Result<()> {
     if active() {
         return value("compile: a compiled function is being recorded already");
     }
-    let mut tape = Tape { count: arguments.len(), ..Tape::default() };
+    let mut tape = Tape { count: arguments.len(), own: arguments.len(), ..Tape::default() };
     for (number, argument) in arguments.iter().enumerate() {
         let inner = argument.get().get()?;
         tape.values.insert(inner.id, number);
@@ -124,6 +138,27 @@ pub fn begin_recording(arguments: Vec<Bound<'_, PyTensor>>) -> Result<()> {
     }
     TAPE.set(Some(tape));
     Ok(())
+}
+
+/// One more argument of the function that is being recorded, behind the others: what is not the same in each call.
+#[pyfunction]
+pub fn record_input(input: &PyTensor) -> Result<()> {
+    let inner = input.get()?;
+    TAPE.with_borrow_mut(|tape| {
+        let Some(tape) = tape else { return value("compile: nothing is being recorded") };
+        tape.steps.push(Step::Input(tape.arguments.len()));
+        tape.arguments.push(inner.tensor.clone());
+        tape.values.insert(inner.id, tape.count);
+        tape.count += 1;
+        Ok(())
+    })
+}
+
+/// Whether a tensor is a value of the function that this thread records, so that its elements cannot be read.
+#[pyfunction]
+pub fn is_recorded(tensor: &PyTensor) -> Result<bool> {
+    let id = tensor.get()?.id;
+    Ok(TAPE.with_borrow(|tape| tape.as_ref().is_some_and(|tape| tape.values.contains_key(&id))))
 }
 
 /// Forgets what was recorded.
@@ -141,7 +176,10 @@ pub fn end_recording(device: &PyTensor, results: Vec<Bound<'_, PyTensor>>) -> Re
     }
     let of = device.get()?;
     let results = results.iter().map(|result| Ok(tape.source(&result.get().get()?))).collect::<Result<Vec<_>>>()?;
-    Ok(PyFunction { function: function(of.tensor.executor(), tape.steps, results), device: of.device.clone() })
+    Ok(PyFunction {
+        function: function(of.tensor.executor(), tape.own, tape.steps, results),
+        device: of.device.clone(),
+    })
 }
 
 /// Whether this thread records.
@@ -155,7 +193,7 @@ pub fn is_recording() -> bool {
 pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>) -> Result<Vec<PyTensor>> {
     let of = loss.get()?;
     let wrt = wrt.iter().map(|value| value.get().get()).collect::<Result<Vec<_>>>()?;
-    let (steps, arguments, count, wrt) = TAPE.with_borrow(|tape| {
+    let (own, steps, arguments, count, wrt) = TAPE.with_borrow(|tape| {
         let Some(tape) = tape else { return value("grad: nothing is being recorded") };
         if let Some(reason) = &tape.refused {
             return value(reason.clone());
@@ -167,11 +205,11 @@ pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>)
         let wrt = wrt.iter().map(number).collect::<Result<Vec<_>>>()?;
         let mut steps = tape.steps.clone();
         steps.push(Step::Gradients { loss: number(&of)?, wrt: wrt.clone() });
-        Ok((steps, tape.arguments.clone(), tape.count, wrt))
+        Ok((tape.own, steps, tape.arguments.clone(), tape.count, wrt))
     })?;
     let results = (count..count + wrt.len()).map(Source::Value).collect();
     let step = steps.last().cloned();
-    let function = function(of.tensor.executor(), steps, results);
+    let function = function(of.tensor.executor(), own, steps, results);
     let grads = py.detach(|| function.call(&arguments.iter().collect::<Vec<_>>()))?;
     let grads: Vec<PyTensor> = grads.into_iter().map(|grad| of.beside(grad)).collect();
     let ids = grads.iter().map(|grad| grad.get().map(|inner| inner.id)).collect::<Result<Vec<_>>>()?;
@@ -187,10 +225,11 @@ pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>)
     Ok(grads)
 }
 
-/// The function from the arguments of a tape to these of its values.
-fn function(executor: &Executor, steps: Vec<Step>, results: Vec<Source>) -> Function {
+/// The function from the arguments of a tape, of which it began with `own`, to these of its values.
+fn function(executor: &Executor, own: usize, steps: Vec<Step>, results: Vec<Source>) -> Function {
     Function::new(executor, move |g, arguments| {
-        let mut values = arguments.to_vec();
+        let missing = || CoreError::Graph("an argument is missing".into());
+        let mut values = arguments.get(..own).ok_or_else(missing)?.to_vec();
         let find = |g: &mut Graph, values: &[NodeId], source: &Source| match source {
             Source::Constant(tensor) => g.constant(tensor),
             Source::Value(number) => {
@@ -204,6 +243,7 @@ fn function(executor: &Executor, steps: Vec<Step>, results: Vec<Source>) -> Func
                     let operands = operands.collect::<hologram_core::Result<Vec<_>>>()?;
                     values.push(emit(g, &operands)?);
                 }
+                Step::Input(number) => values.push(*arguments.get(*number).ok_or_else(missing)?),
                 Step::Gradients { loss, wrt } => {
                     let loss = find(g, &values, &Source::Value(*loss))?;
                     let wrt = wrt.iter().map(|number| find(g, &values, &Source::Value(*number)));
@@ -243,6 +283,9 @@ impl PyFunction {
     /// The results for other arguments.
     fn call(&self, py: Python<'_>, arguments: Vec<Bound<'_, PyTensor>>) -> Result<Vec<PyTensor>> {
         let arguments = arguments.iter().map(|argument| argument.get().get()).collect::<Result<Vec<_>>>()?;
+        for argument in &arguments {
+            refuse_eager("a graph's call", &[argument])?;
+        }
         let tensors: Vec<&Tensor> = arguments.iter().map(|argument| &argument.tensor).collect();
         let results = py.detach(|| self.function.call(&tensors))?;
         Ok(results.into_iter().map(|tensor| PyTensor::new(tensor, self.device.clone())).collect())

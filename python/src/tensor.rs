@@ -60,6 +60,11 @@ impl Inner {
         PyTensor::new(tensor, self.device.clone())
     }
 
+    /// Whether the host computes.
+    pub fn on_host(&self) -> bool {
+        matches!(&*self.device, "cpu" | "reference")
+    }
+
     /// The bytes of the elements in row-major order.
     pub fn bytes(&self, py: Python<'_>) -> Result<Vec<u8>> {
         crate::tape::refuse("reading elements", &[self])?;
@@ -294,6 +299,7 @@ impl PyTensor {
     #[getter]
     fn data_ptr(&self) -> Result<u64> {
         let inner = self.get()?;
+        crate::tape::refuse("reading elements", &[&inner])?;
         match inner.tensor.address() {
             Some(address) => Ok(address),
             None => value(format!("memory of {} has no address for other libraries", inner.device)),
@@ -383,7 +389,7 @@ impl PyTensor {
 
     fn __repr__(&self, py: Python<'_>) -> Result<String> {
         let inner = self.get()?;
-        let text = shown(py, &inner);
+        let text = shown(py, &inner)?;
         let shape = PyTuple::new(py, inner.tensor.shape())?.repr()?;
         let about = format!("dtype={}, device={:?}", dtype::name(inner.ty()), &*inner.device);
         // Lines after the first stand below the first.
@@ -391,12 +397,13 @@ impl PyTensor {
     }
 
     fn __str__(&self, py: Python<'_>) -> Result<String> {
-        Ok(shown(py, &self.get()?))
+        shown(py, &self.get()?)
     }
 }
 
 /// The elements as text.
-fn shown(py: Python<'_>, inner: &Arc<Inner>) -> String {
+fn shown(py: Python<'_>, inner: &Arc<Inner>) -> Result<String> {
+    crate::tape::refuse("reading elements", &[inner])?;
     let text = py.detach(|| inner.tensor.to_string());
-    text.rsplit_once('\n').map_or(text.clone(), |(elements, _)| elements.to_string())
+    Ok(text.rsplit_once('\n').map_or(text.clone(), |(elements, _)| elements.to_string()))
 }

@@ -9,6 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::error::Result;
+use crate::tensor::Inner;
 
 /// How long a wait ignores signals.
 const TICK: Duration = Duration::from_millis(40);
@@ -31,6 +32,25 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
             }
         }
     }
+}
+
+/// Steps of work, such as additions, up to which a thread does not start another for it: some milliseconds.
+const SHORT: usize = 1 << 24;
+
+/// The result of work of so many steps on a tensor's device. Ctrl-C ends the wait for long work of the host; GPUs work
+/// while the caller goes on.
+pub fn worked<T: Send + 'static>(
+    py: Python<'_>,
+    of: &Inner,
+    steps: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    if steps > SHORT && of.on_host() { interruptible(py, work) } else { Ok(py.detach(work)) }
+}
+
+/// Steps of sorting so many elements.
+pub fn of_sorting(elements: usize) -> usize {
+    elements.saturating_mul(elements.max(2).ilog2() as usize)
 }
 
 /// Wakes one waiting thread.

@@ -177,3 +177,25 @@ def test_buffers_with_any_flags():
             assert view.nbytes == tensor.nbytes
             if view.c_contiguous:
                 assert bytes(view) == tensor.tobytes()
+
+
+def test_read_only_memory_stays_read_only():
+    base = np.arange(3.0)
+    base.flags.writeable = False
+    x = hg.from_dlpack(base)
+    row = hg.arange(3.0)
+    for read_only in (x, x[1:], hg.broadcast_to(row, (2, 3)), hg.broadcast_to(row[0], (4,))):
+        back = np.from_dlpack(read_only)
+        assert not back.flags.writeable and address(back) == read_only.data_ptr
+        # The older form cannot say so, as in NumPy.
+        with pytest.raises(BufferError, match="read-only"):
+            read_only.__dlpack__()
+        for copied in (read_only.__dlpack__(copy=True), np.from_dlpack(read_only, copy=True)):
+            assert copied is not None
+        changed = np.from_dlpack(read_only, copy=True)
+        assert changed.flags.writeable
+        changed[...] = 42.0
+        assert 42.0 not in hg.reshape(read_only, (-1,))
+    for writable in (row, row[1:], hg.broadcast_to(row, (1, 3)), x + 0):
+        assert np.from_dlpack(writable).flags.writeable
+    assert base.tolist() == [0.0, 1.0, 2.0]

@@ -95,3 +95,41 @@ def test_arrays_of_five_gigabytes():
         assert shared.ctypes.data == x.data_ptr
         shared[-1] = 7.0
         assert x[-1].item() == 7.0
+
+
+LONG = {
+    "matmul": "x = hg.ones((3000, 3000)); hg.matmul(x, x)",
+    "sort": "hg.sort(hg.random.normal((1 << 24,)))",
+    "unique": "hg.unique_values(hg.random.normal((1 << 22,)))",
+    "svd": "hg.linalg.svd(hg.random.normal((500, 500)))",
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32" or DEVICE != "cpu", reason="Ctrl-C is a signal, and the host's work long")
+@pytest.mark.parametrize("what", LONG)
+def test_ctrl_c_ends_long_work(what):
+    code = f"""
+import os, signal, threading, time
+import hologram as hg
+hg.set_default_device("cpu")
+pressed = []
+def press():
+    pressed.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+def work():
+    {LONG[what]}
+for wait in (0.05, 0.3):
+    threading.Timer(wait, press).start()
+    try:
+        while True:
+            work()
+    except KeyboardInterrupt:
+        late = time.monotonic() - pressed[-1]
+        print(late)
+    time.sleep(0.1)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    # 0.2 s where nothing else runs.
+    assert done.returncode == 0 and all(float(late) < 1.0 for late in done.stdout.split()), done
+    assert len(done.stdout.split()) == 2

@@ -311,3 +311,58 @@ x = hg.ones(10)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+def test_wrong_options_and_tokens(model):
+    tokenizer, vocab = model.tokenizer, model.config["vocab"]
+    session = model.session()
+    session.feed(tokenizer.encode(PROMPT))
+    table = [
+        (TimeoutError, "waited", lambda: model.generate(PROMPT, timeout=0, max_tokens=2)),
+        (TypeError, "logit_bias", lambda: model.generate(PROMPT, logit_bias=[1])),
+        (ValueError, "logit_bias", lambda: model.generate(PROMPT, logit_bias={-1: 1.0})),
+        (ValueError, "stop_tokens", lambda: model.generate(PROMPT, stop_tokens=[10**9])),
+        (TypeError, "json_object", lambda: model.generate(PROMPT, json_object="x")),
+        (ValueError, "max_tokens", lambda: model.generate(PROMPT, max_tokens=-1)),
+        (TypeError, "max_tokens", lambda: model.generate(PROMPT, max_tokens=1.5)),
+        (ValueError, "top_k", lambda: model.generate(PROMPT, top_k=-1)),
+        (ValueError, "seed", lambda: model.generate(PROMPT, seed=-1)),
+        (TypeError, r"generate\(\).*bogus", lambda: model.generate(PROMPT, bogus=1)),
+        (TypeError, "prompt", lambda: model.generate(b"abc")),
+        (TypeError, "prompt", lambda: model.generate(None)),
+        (TypeError, "prompt", lambda: model.generate(5)),
+        (ValueError, "token", lambda: model.generate([-1])),
+        (ValueError, "tokens", lambda: tokenizer.decode([10**9])),
+        (ValueError, "tokens", lambda: tokenizer.decode([vocab])),
+        (ValueError, "tokens", lambda: tokenizer.token_bytes(-1)),
+        (ValueError, "length is 99", lambda: session.truncate(99)),
+        (ValueError, "length is -1", lambda: session.truncate(-1)),
+        (ValueError, "ctx", lambda: model.session(ctx=-1)),
+        (ValueError, "ctx is 512", lambda: model.logits([1] * 513)),
+        (ValueError, "2 tokens", lambda: model.perplexity([1])),
+        (ValueError, "ctx", lambda: model.perplexity([1, 2, 3], ctx=512)),
+    ]
+    for name in ("ctx", "sequences"):
+        for wrong in (0, -1, 2**40):
+            table.append((ValueError, name, lambda k={name: wrong}: hg.llm.load(MODEL, device="cpu", **k)))
+    for error, text, call in table:
+        with pytest.raises(error, match=text) as caught:
+            call()
+        assert caught.type is error, (text, caught.type)
+    session.truncate(0)
+    assert tokenizer.decode([vocab - 1]) is not None
+
+
+def test_a_session_ends_with_its_model():
+    with hg.llm.load(MODEL, device="cpu", ctx=64) as model:
+        session = model.session()
+        session.feed([1, 2])
+    for call in (lambda: session.feed([3]), lambda: session.truncate(0)):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_perplexity_of_a_short_text(model):
+    text = "A trait is a set of methods."
+    tokens = model.tokenizer.encode(text)
+    assert model.perplexity(text) == model.perplexity(tokens, ctx=len(tokens)) > 1.0

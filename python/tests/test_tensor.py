@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -220,3 +221,41 @@ def test_threads_share_a_device():
     serial = [work(i) for i in range(16)]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(work, range(16))) == serial
+
+
+@pytest.mark.parametrize("dtype", [hg.float16, hg.bfloat16, hg.float32, hg.float64])
+def test_the_first_nan_is_the_extreme(dtype):
+    nan, inf = math.nan, math.inf
+    lines = [[-inf, nan], [inf, nan], [1.0, -inf, nan, 2.0], [1.0, inf, nan, nan], [nan, 2.0, -inf], [nan] * 3]
+    for line in [*lines, [inf, -inf]]:
+        first = next((i for i, v in enumerate(line) if math.isnan(v)), None)
+        for long in (line, line + [0.0] * 5000):
+            row = hg.asarray(long, dtype=dtype)
+            columns = hg.stack([row] * 3, axis=1)
+            for function, extreme in ((hg.argmin, min), (hg.argmax, max)):
+                want = first if first is not None else long.index(extreme(long))
+                assert function(row).item() == want, (function, line)
+                assert function(columns, axis=0).tolist() == [want] * 3, (function, line)
+            if first is not None:
+                assert math.isnan(hg.min(row).item()) and math.isnan(hg.max(row).item())
+
+
+def test_ranges_that_a_type_lacks():
+    for arguments in [(300,), (-1, 3), (0, 300, 299), (3, -2, -1)]:
+        with pytest.raises(OverflowError, match="uint8"):
+            hg.arange(*arguments, dtype=hg.uint8)
+    assert hg.arange(256, dtype=hg.uint8)[-1].item() == 255
+    assert hg.arange(127, -129, -1, dtype=hg.int8)[-1].item() == -128
+
+
+def test_threads_that_write_to_one_tensor():
+    x = hg.zeros(200)
+
+    def write(start):
+        for i in range(start, 200, 8):
+            x[i] = float(i)
+
+    threads = [threading.Thread(target=write, args=(start,)) for start in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert x.tolist() == [float(i) for i in range(200)]

@@ -3,6 +3,8 @@
 import math
 import random
 
+import pytest
+
 import hologram as hg
 from hologram import _native
 
@@ -27,6 +29,7 @@ LEFT_OUT = {
     "save_safetensors",
     "begin_recording",
     "end_recording",
+    "record_input",
 }
 
 
@@ -75,3 +78,45 @@ def test_random_calls_raise_documented_errors():
             pass
     assert done > 200
     assert (hg.ones(3) + 1).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_wrong_calls_and_their_classes(tmp_path):
+    x, whole = hg.ones(3), hg.asarray([0, 9])
+    kernel = hg.kernel("kernel nothing() workgroup(1) {\n}\n")
+    executor = hg.Executor(backend="cpu")
+    three, four = executor.allocate(3), executor.allocate(4)
+    table = [
+        (IndexError, "index 9", lambda: hg.take_along_axis(x, whole)),
+        (IndexError, "rows", lambda: hg.nn.Embedding(3, 2)(whole)),
+        (IndexError, "rows", lambda: hg.nn.Embedding(3, 2)(hg.asarray([-1]))),
+        (IndexError, "classes", lambda: hg.nn.cross_entropy(hg.ones((2, 3)), whole)),
+        (TypeError, "rows", lambda: hg.nn.Embedding(3, 2)(hg.asarray([1.0]))),
+        (TypeError, "axis", lambda: hg.sum(x, axis=1.5)),
+        (TypeError, "size", lambda: hg.zeros(1.5)),
+        (ValueError, "size is -1", lambda: hg.zeros(-1)),
+        (ValueError, "n_rows", lambda: hg.eye(-1)),
+        (TypeError, "without dimensions", lambda: iter(hg.asarray(1))),
+        (ValueError, "grid", lambda: kernel(grid=-1)),
+        (ValueError, "grid", lambda: kernel(grid=2**33)),
+        (ValueError, "grid", lambda: kernel(grid=())),
+        (TypeError, "grid", lambda: kernel(grid=1.5)),
+        (TypeError, "grid", lambda: kernel(grid="x")),
+        (TypeError, "buffers", lambda: hg.ops.vector_add(executor, None, four, four)),
+        (TypeError, "Executor", lambda: hg.ops.vector_add(None, four, four, four)),
+        (ValueError, "3 elements", lambda: hg.ops.vector_add(executor, four, three, four)),
+        (ValueError, "3 elements", lambda: hg.ops.vector_add(executor, four, four, three)),
+        (ValueError, "n is 9", lambda: hg.ops.vector_add(executor, four, four, four, 9)),
+        (ValueError, "2 elements", lambda: four.from_numpy([1.0, 2.0])),
+        (ValueError, "std", lambda: hg.random.normal(3, std=-1)),
+        (ValueError, "p is", lambda: hg.random.bernoulli(2.0)),
+        (TypeError, "seed", lambda: hg.random.seed("a")),
+        (TypeError, "float64", lambda: hg.random.normal(3, dtype=hg.float64)),
+        (TypeError, "function", lambda: hg.compile(3)),
+        (FileNotFoundError, "none", lambda: hg.save(tmp_path / "none" / "x.npy", x)),
+    ]
+    for error, text, call in table:
+        with pytest.raises(error, match=text) as caught:
+            call()
+        assert caught.type is error, (text, caught.type)
+    hg.ops.vector_add(executor, four, three, four, 3)
+    kernel(grid=(1, 1, 1))

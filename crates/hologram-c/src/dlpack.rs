@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hologram_backends::{BackendType, ForeignPointer};
 use hologram_core::dlpack::{
-    CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensorVersioned, Exported, READ_ONLY, VERSION,
+    CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensorVersioned, Exported, READ_ONLY, VERSION, is_read_only,
 };
 use hologram_core::{DType, Executor, Tensor};
 
@@ -33,7 +33,8 @@ unsafe extern "C" fn free(managed: *mut DLManagedTensorVersioned) {
 }
 
 /// The tensor's memory as a `DLManagedTensorVersioned`, whose deleter the consumer calls. The call waits for the
-/// elements, which must not be changed while the tensor is in use here.
+/// elements, which must not be changed while the tensor is in use here. The structure is flagged as read-only if several
+/// indices have one element, or the tensor's own memory is read-only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hologram_tensor_to_dlpack(
     tensor: *const HologramTensor,
@@ -44,11 +45,12 @@ pub unsafe extern "C" fn hologram_tensor_to_dlpack(
         let device = device_of(tensor.executor())?;
         element(&tensor)?;
         tensor.wait()?;
+        let flags = if is_read_only(&tensor) { READ_ONLY } else { 0 };
         let Some((exported, tensor)) = Exported::new(tensor, device) else {
             return invalid("the device's memory has no address for other libraries");
         };
         let context = Box::into_raw(exported).cast();
-        give(managed, DLManagedTensorVersioned { version: VERSION, context, deleter: Some(free), flags: 0, tensor });
+        give(managed, DLManagedTensorVersioned { version: VERSION, context, deleter: Some(free), flags, tensor });
         Ok(())
     })
 }

@@ -219,6 +219,14 @@ pub struct Exported {
     strides: Vec<i64>,
 }
 
+/// Whether other libraries must not write a tensor's elements: its memory is foreign and read-only, or several indices
+/// have one element.
+pub fn is_read_only(tensor: &Tensor) -> bool {
+    let strides = tensor.strides();
+    let repeated = tensor.shape().iter().zip(&strides).any(|(n, stride)| *n > 1 && *stride == 0);
+    repeated || !tensor.buffer().writable()
+}
+
 impl Exported {
     /// A tensor's memory on a device of this kind and number. The structure points into the box. `None` if the memory
     /// has no address, or the elements no type, for other libraries.

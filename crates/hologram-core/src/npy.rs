@@ -8,7 +8,7 @@ use crate::error::{CoreError, Result};
 /// An array of plain numbers in memory, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Element type; `bf16` is stored as its bits in `uint16`.
+    /// Element type.
     pub ty: Type,
     /// The shape, slowest dimension first.
     pub shape: Vec<usize>,
@@ -31,8 +31,8 @@ const TYPES: [(Type, &str); 13] = [
     (Type::U8, "u1"),
     (Type::Bool, "b1"),
     (Type::U16, "u2"),
-    // NumPy has no bf16; the bits are stored.
-    (Type::BF16, "u2"),
+    // NumPy has no bf16: two bytes without a type, as the package ml_dtypes writes them.
+    (Type::BF16, "V2"),
     (Type::I16, "i2"),
     (Type::I64, "i8"),
     (Type::U64, "u8"),
@@ -49,7 +49,7 @@ impl Array {
 /// Reads the content of a file.
 ///
 /// # Errors
-/// When it is not a `.npy` file of little-endian numbers in C order, or its size contradicts its header.
+/// When it is not a `.npy` file of plain numbers, or its size contradicts its header.
 pub fn from_bytes(data: &[u8]) -> Result<Array> {
     parse(data).map_err(|reason| CoreError::Tensor(format!("not a readable .npy file: {reason}")))
 }
@@ -71,15 +71,17 @@ fn parse(data: &[u8]) -> std::result::Result<Array, String> {
     let descr = descr.trim_matches(['\'', '"']);
     let (order, name) = descr.split_at_checked(1).unwrap_or(("", descr));
     let known = TYPES.iter().find(|(_, n)| *n == name);
-    let Some((ty, _)) = known.filter(|(ty, _)| order == "<" || order == "=" || (order == "|" && ty.size() == 1)) else {
-        let mut names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
-        // The two types that are stored as u2 are neighbours.
-        names.dedup();
+    // Bytes without a type have no order.
+    let ordered = |ty: Type| matches!(order, "<" | "=" | ">") || (order == "|" && (ty.size() == 1 || ty == Type::BF16));
+    let Some((ty, _)) = known.filter(|(ty, _)| ordered(*ty)) else {
+        let names: Vec<String> = TYPES.iter().map(|(ty, n)| format!("{}{n}", order_of(*ty))).collect();
         return Err(format!("unsupported element type {descr}; supported: {}", names.join(", ")));
     };
-    if field(header, "fortran_order") != Some("False") {
-        return Err("the array is in Fortran order; save it in C order".into());
-    }
+    let column_major = match field(header, "fortran_order") {
+        Some("False") => false,
+        Some("True") => true,
+        _ => return Err("the header has no fortran_order".into()),
+    };
     let shape = field(header, "shape").ok_or("the header has no shape")?;
     let shape = shape.trim_matches(['(', ')']).split(',').map(str::trim).filter(|s| !s.is_empty());
     let shape: std::result::Result<Vec<usize>, _> = shape.map(str::parse).collect();
@@ -89,7 +91,35 @@ fn parse(data: &[u8]) -> std::result::Result<Array, String> {
     if body.len() != bytes {
         return Err(format!("the shape requires {bytes} bytes, but the file has {}", body.len()));
     }
-    Ok(Array { ty: *ty, shape, bytes: body.to_vec() })
+    let mut bytes = if column_major { row_major(body, &shape, ty.size()) } else { body.to_vec() };
+    if order == ">" {
+        bytes.chunks_exact_mut(ty.size()).for_each(<[u8]>::reverse);
+    }
+    Ok(Array { ty: *ty, shape, bytes })
+}
+
+/// Elements in column-major order, the first dimension fastest, in row-major order.
+fn row_major(body: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(body.len());
+    let mut index = vec![0usize; shape.len()];
+    let mut strides = vec![size; shape.len()];
+    for dim in 1..shape.len() {
+        strides[dim] = strides[dim - 1] * shape[dim - 1];
+    }
+    let mut at = 0;
+    while bytes.len() < body.len() {
+        bytes.extend_from_slice(&body[at..at + size]);
+        for dim in (0..shape.len()).rev() {
+            index[dim] += 1;
+            at += strides[dim];
+            if index[dim] < shape[dim] {
+                break;
+            }
+            at -= strides[dim] * shape[dim];
+            index[dim] = 0;
+        }
+    }
+    bytes
 }
 
 /// NumPy's character for the byte order; single bytes have none.
@@ -131,19 +161,38 @@ mod tests {
             for (ty, _) in TYPES {
                 let len = shape.iter().product::<usize>() * ty.size();
                 let array = Array { ty, shape: shape.clone(), bytes: (0..len).map(|b| b as u8).collect() };
-                let read = if ty == Type::BF16 { Type::U16 } else { ty };
-                assert_eq!(from_bytes(&to_bytes(&array)).unwrap(), Array { ty: read, ..array });
+                assert_eq!(from_bytes(&to_bytes(&array)).unwrap(), array);
             }
+        }
+    }
+
+    fn file(header: &str, body: usize) -> Vec<u8> {
+        let mut f = [MAGIC, &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+        f.extend((0..body).map(|b| b as u8));
+        f
+    }
+
+    #[test]
+    fn other_orders_are_read() {
+        // Element i of the file is the number 2 i in the low byte and 2 i + 1 in the high one; the shape is [2, 3].
+        for (descr, ty, swapped) in [("<u2", Type::U16, false), (">u2", Type::U16, true), ("|V2", Type::BF16, false)] {
+            for (order, places) in [("True", [0u8, 2, 4, 1, 3, 5]), ("False", [0, 1, 2, 3, 4, 5])] {
+                let header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': (2, 3), }}");
+                let array = from_bytes(&file(&header, 12)).unwrap();
+                let element = |i: u8| if swapped { [2 * i + 1, 2 * i] } else { [2 * i, 2 * i + 1] };
+                let bytes = places.map(element).concat();
+                assert_eq!(array, Array { ty, shape: vec![2, 3], bytes }, "{descr} {order}");
+            }
+        }
+        for shape in ["()", "(1,)", "(0, 3)", "(3, 0, 2)", "(1, 1)"] {
+            let header = format!("{{'descr': '|u1', 'fortran_order': True, 'shape': {shape}, }}");
+            let size = usize::from(!shape.contains('0'));
+            assert_eq!(from_bytes(&file(&header, size)).unwrap().bytes.len(), size, "{shape}");
         }
     }
 
     #[test]
     fn bad_files_are_rejected() {
-        let file = |header: &str, body: usize| {
-            let mut f = [MAGIC, &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
-            f.resize(f.len() + body, 0);
-            f
-        };
         let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
         assert!(parse(&file(good, 8)).is_ok());
         let cases: &[(Vec<u8>, &str)] = &[
@@ -152,10 +201,10 @@ mod tests {
             (file(good, 7), "requires 8 bytes"),
             (
                 file(&good.replace("<f4", "<c8"), 16),
-                "<c8; supported: <f4, <f2, <i4, <u4, |i1, |u1, |b1, <u2, <i2, <i8, <u8, <f8",
+                "<c8; supported: <f4, <f2, <i4, <u4, |i1, |u1, |b1, <u2, <V2, <i2, <i8, <u8, <f8",
             ),
-            (file(&good.replace("<f4", ">f4"), 8), "supported: "),
-            (file(&good.replace("False", "True"), 8), "Fortran"),
+            (file(&good.replace("<f4", "|f4"), 8), "supported: "),
+            (file(&good.replace("False", "Maybe"), 8), "fortran_order"),
             (file(&good.replace("(2,)", "(18446744073709551615, 9)"), 8), "too large"),
             (file(&good.replace("(2,)", "(-2,)"), 8), "not a tuple of whole numbers"),
             (file("{}", 0), "descr"),

@@ -32,7 +32,7 @@ macro_rules! with_tests {
             narrow = native::narrow::tests { agrees_with_single_conversions }
             quantize = native::quantize::tests { matches_the_definition }
             reduce = native::reduce::tests {
-                a_nan_is_the_greatest_and_the_least the_first_nan_is_the_greatest lines_are_reduced
+                a_nan_is_the_greatest_and_the_least the_first_nan_is_the_greatest_and_the_least lines_are_reduced
             }
             rms_norm = native::rms_norm::tests { agrees_with_the_definition earlier_rows_are_stored_meanwhile }
             rope = native::rope::tests { agrees_with_the_definition }

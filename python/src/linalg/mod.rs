@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::error::{Result, value, wrong_type};
 use crate::tensor::{Inner, PyTensor, read};
+use crate::wait::worked;
 use crate::{dtype, tape};
 use orthogonal::{Svd, qr, svd};
 use symmetric::eigh;
@@ -32,7 +33,7 @@ struct Matrices {
 
 impl Matrices {
     fn of(inner: &Inner, py: Python<'_>) -> Result<Matrices> {
-        tape::refuse("decompositions", &[inner])?;
+        tape::refuse_eager("a decomposition", &[inner])?;
         let ty = inner.ty();
         if !matches!(ty, Type::F32 | Type::F64) {
             return wrong_type(format!("linear algebra takes float32 or float64, not {}", dtype::name(ty)));
@@ -89,8 +90,8 @@ pub fn decompose(py: Python<'_>, name: &str, x: &PyTensor, option: bool) -> Resu
     }
     let basis = |size: usize| if option { size } else { least };
     let flat = |rows: Vec<Vec<f64>>| rows.concat();
-    type Of<'a> = Box<dyn Fn(&[f64]) -> Parts + Send + Sync + 'a>;
-    let (shapes, of): (Vec<Vec<usize>>, Of<'_>) = match name {
+    type Of = Box<dyn Fn(&[f64]) -> Parts + Send>;
+    let (shapes, of): (Vec<Vec<usize>>, Of) = match name {
         "cholesky" => {
             let of = move |a: &[f64]| -> Parts {
                 let lower = cholesky(a, n).ok_or("a matrix is not positive definite")?;
@@ -125,18 +126,22 @@ pub fn decompose(py: Python<'_>, name: &str, x: &PyTensor, option: bool) -> Resu
         }
         other => return value(format!("there is no decomposition {other}")),
     };
-    let parts = py.detach(|| {
-        let mut parts = vec![Vec::new(); shapes.len()];
+    let batch = all.batch.clone();
+    // Singular and eigenvalues take tens of sweeps.
+    let steps = all.values.len().saturating_mul(8 * least);
+    let count = shapes.len();
+    let parts = worked(py, &inner, steps, move || {
+        let mut parts = vec![Vec::new(); count];
         for index in 0..all.len() {
             parts.iter_mut().zip(of(all.get(index))?).for_each(|(all, own)| all.extend(own));
         }
         Ok::<_, &str>(parts)
-    });
+    })?;
     let parts = match parts {
         Ok(parts) => parts,
         Err(reason) => return value(reason),
     };
-    let whole = |shape: &Vec<usize>| [&all.batch[..], shape].concat();
+    let whole = |shape: &Vec<usize>| [&batch[..], shape].concat();
     shapes.iter().zip(&parts).map(|(shape, values)| tensor(&inner, &whole(shape), values)).collect()
 }
 
@@ -149,10 +154,11 @@ pub fn solve(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
     if left.rows != right.rows || left.batch != right.batch || a.ty() != b.ty() {
         return value(format!("matrices of {:?} and {:?} do not fit", a.tensor.shape(), b.tensor.shape()));
     }
-    let solved = py.detach(|| {
+    let steps = left.values.len().saturating_mul(left.rows + right.columns);
+    let solved = worked(py, &a, steps, move || {
         let one = |i: usize| Lu::of(left.get(i), left.rows).solve(right.get(i), right.columns);
         (0..left.len()).map(one).collect::<Option<Vec<_>>>()
-    });
+    })?;
     let Some(solved) = solved else { return value("a matrix is singular") };
     tensor(&b, b.tensor.shape(), &solved.concat())
 }

@@ -28,8 +28,7 @@ impl Graph {
     /// The indices (`u32`) of the greatest elements of `x` along dimension `dim`, which the result does not have.
     ///
     /// - Of equal elements (−0 equals +0) the lowest index counts.
-    /// - NaN is greater than +∞, as in [`Graph::sort`] and [`Graph::top_k`], so the first NaN is found if there is
-    ///   one.
+    /// - The first NaN is found if there is one, as [`Graph::sort`] and [`Graph::top_k`] have it greater than +∞.
     /// - A line without elements (a run-time extent of 0) gives `u32::MAX`.
     ///
     /// # Errors
@@ -39,7 +38,7 @@ impl Graph {
         self.apply(ArgReduce { least: false, dim }, &[x])
     }
 
-    /// The indices of the least elements, as [`Graph::arg_max`]: NaN is chosen only if there is nothing else.
+    /// The indices of the least elements, as [`Graph::arg_max`]: the first NaN, too, is found if there is one.
     ///
     /// # Errors
     /// As [`Graph::arg_max`].
@@ -57,10 +56,9 @@ impl ArgReduce {
         let (mut wins, mut ties) = (b.or(none, beyond), b.eq(x, y));
         if x.ty.is_float() {
             let (x_nan, y_nan) = (b.ne(x, x), b.ne(y, y));
-            // NaN is the greatest.
-            let (worse, better) = if self.least { (x_nan, y_nan) } else { (y_nan, x_nan) };
-            let number = b.not(better);
-            let over = b.and(worse, number);
+            // NaN is better than any number.
+            let number = b.not(x_nan);
+            let over = b.and(y_nan, number);
             wins = b.or(wins, over);
             let both = b.and(x_nan, y_nan);
             ties = b.or(ties, both);
@@ -117,7 +115,7 @@ impl Op for ArgReduce {
         for line in 0..lines.count() {
             let values: Vec<f64> = lines.elements(line).map(|at| x.values[at]).collect();
             let best = values.iter().copied().fold(f64::NAN, if self.least { f64::min } else { f64::max });
-            let nan = values.iter().position(|v| v.is_nan()).filter(|_| !self.least || best.is_nan());
+            let nan = values.iter().position(|v| v.is_nan());
             let index = nan.or_else(|| values.iter().position(|v| *v == best));
             out.push(index.map_or(f64::from(NONE), |i| i as f64), 0.0);
         }
@@ -151,6 +149,19 @@ pub(super) fn cases() -> Vec<Case> {
                 1,
                 DType::F32,
                 Fill::Values(vec![nan, 2.0, -inf, nan, nan, nan, inf, nan, inf]),
+                &[fixed(3), fixed(3)],
+            ),
+            // The first NaN, before and after the infinities, across a row and down columns.
+            case(
+                1,
+                DType::F32,
+                Fill::Values(vec![-inf, nan, inf, nan, 1.0, -inf, nan, 2.0, 1.0, inf, nan, inf, -inf, nan, -inf, 0.0]),
+                &[fixed(4), fixed(4)],
+            ),
+            case(
+                0,
+                DType::F16,
+                Fill::Values(vec![-inf, inf, 1.0, nan, nan, -inf, inf, nan, 2.0]),
                 &[fixed(3), fixed(3)],
             ),
             case(0, DType::F32, Fill::Values(vec![-0.0, 0.0, -0.0, 0.0]), &[fixed(4)]),

@@ -89,7 +89,8 @@ impl Tensor {
         Ok((ty, bytes))
     }
 
-    /// Writes a `.npy` file, which NumPy loads; `bf16` is written as its bits, as `uint16`.
+    /// Writes a `.npy` file, which NumPy loads; `bf16` is written as two bytes without a type, as the package
+    /// `ml_dtypes` writes it: `.view(ml_dtypes.bfloat16)` there.
     ///
     /// # Errors
     /// When the file cannot be written, or the format is not plain.
@@ -101,7 +102,7 @@ impl Tensor {
     /// Reads a `.npy` file.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds anything but little-endian numbers in C order.
+    /// When the file cannot be read, or holds anything but plain numbers.
     pub fn load_npy(executor: &Executor, path: impl AsRef<Path>) -> Result<Tensor> {
         let path = path.as_ref();
         let array = npy::from_bytes(&read(path)?).map_err(|e| failed("read", path, e))?;

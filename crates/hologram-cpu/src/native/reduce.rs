@@ -100,6 +100,12 @@ struct Part {
     index: u32,
 }
 
+/// Whether the later of two values is a NaN and the earlier is not: a line's first NaN is its greatest and its least.
+#[inline(always)]
+fn nan_wins(earlier: f32, later: f32) -> bool {
+    later.is_nan() & !earlier.is_nan()
+}
+
 /// The number of parts per line: long rows, and deep matrices of few lines side by side, are split.
 fn parts(Sizes { outer, n, inner }: Sizes) -> usize {
     if inner == 1 {
@@ -130,22 +136,9 @@ impl Reduce {
     fn join(&self, to: &mut Part, part: Part) {
         if let Some(fold) = self.fold() {
             to.value = fold.join(to.value, part.value);
-        } else if part.index != NONE
-            && (to.index == NONE || self.over_nan(to.value, part.value) || part.value > to.value)
-        {
+        } else if part.index != NONE && (to.index == NONE || nan_wins(to.value, part.value) || part.value > to.value) {
             *to = part;
         }
-    }
-
-    /// Whether a NaN is better than any number: a line with one has it as its greatest and as its least.
-    fn nan_wins(&self) -> bool {
-        self.reduction != Reduction::ArgMin
-    }
-
-    /// Whether one of two values is a NaN and the later one wins.
-    fn over_nan(&self, earlier: f32, later: f32) -> bool {
-        let (worse, better) = if self.nan_wins() { (later, earlier) } else { (earlier, later) };
-        worse.is_nan() && !better.is_nan()
     }
 
     fn nothing(&self) -> Part {
@@ -171,7 +164,7 @@ impl Reduce {
         }
         let (value, block, finite) = greatest(self.isa, x, self.sign());
         // Few rows have a NaN, so each element is compared only if one of them is no finite number.
-        let searched = if self.nan_wins() && !finite { x } else { &[] };
+        let searched = if finite { &[] } else { x };
         if let Some(at) = searched.iter().position(|x| x.wide().is_nan()) {
             return Part { value: f32::NAN, index: (first + at) as u32 };
         }
@@ -182,7 +175,7 @@ impl Reduce {
             return Part { value, index: first as u32 };
         }
         let signed = |x: &E| x.wide() * self.sign();
-        // If nothing is above −∞, there may be −∞, or only NaN.
+        // If nothing is above −∞, all are −∞, and no block was better than the start.
         let range = if value == f32::NEG_INFINITY { 0..x.len() } else { block..(block + BLOCK).min(x.len()) };
         match x[range.clone()].iter().position(|x| signed(x) == value) {
             Some(at) => Part { value, index: (first + range.start + at) as u32 },
@@ -486,8 +479,7 @@ fn greatest_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, to: &mut [f3
 }
 
 simd_entry! {
-    /// As [`greatest_row`], with the indices of the best elements, the lowest of equal ones. For the greatest a NaN
-    /// wins, for the least it loses.
+    /// As [`greatest_row`], with the indices of the best elements, the lowest of equal ones.
     fn best_row<E: Element>(x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) = best_row_with
 }
 
@@ -495,8 +487,7 @@ simd_entry! {
 fn best_row_with<S: Simd, E: Element>(_: S, x: &[E], sign: f32, index: u32, to: &mut [f32], indices: &mut [u32]) {
     for ((to, at), x) in to.iter_mut().zip(indices).zip(x) {
         let x = x.wide() * sign;
-        let (worse, over) = if sign > 0.0 { (x, *to) } else { (*to, x) };
-        let better = x > *to || (*at == NONE) | (worse.is_nan() & !over.is_nan());
+        let better = x > *to || (*at == NONE) | nan_wins(*to, x);
         *to = if better { x } else { *to };
         *at = if better { index } else { *at };
     }
@@ -534,7 +525,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn the_first_nan_is_the_greatest() {
+    pub(crate) fn the_first_nan_is_the_greatest_and_the_least() {
         for (n, odd, want) in [
             (100, &[(7, f32::NAN), (9, f32::NAN), (3, f32::INFINITY)][..], 7),
             (5000, &[(4999, f32::NAN)], 4999),
@@ -547,12 +538,16 @@ pub(crate) mod tests {
             odd.iter().for_each(|(at, x)| values[*at] = *x);
             let x = TensorSpec { format: DType::F32, shape: vec![Extent::Fixed(1), Extent::Fixed(n)] };
             let output = TensorSpec { format: DType::U32, shape: vec![Extent::Fixed(1)] };
-            let op = Operation::ArgReduce { least: false, axis: 1 };
-            let spec = KernelSpec { op, inputs: vec![x], output, in_place: None };
-            for features in feature_sets() {
-                let mut memory = [Memory::of(&values), Memory::filled(4, 0xff)];
-                launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
-                assert_eq!(memory[1].elements::<u32>()[0] as usize, want, "{features:?}, {n} elements");
+            for least in [false, true] {
+                let op = Operation::ArgReduce { least, axis: 1 };
+                let spec = KernelSpec { op, inputs: vec![x.clone()], output: output.clone(), in_place: None };
+                // The least has the same places with the signs turned.
+                let signed: Vec<f32> = values.iter().map(|x| if least { -x } else { *x }).collect();
+                for features in feature_sets() {
+                    let mut memory = [Memory::of(&signed), Memory::filled(4, 0xff)];
+                    launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
+                    assert_eq!(memory[1].elements::<u32>()[0] as usize, want, "{features:?}, {n}, least {least}");
+                }
             }
         }
     }
