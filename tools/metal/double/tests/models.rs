@@ -38,7 +38,7 @@ fn relative_error(got: &[f32], want: &[f32]) -> f64 {
 }
 
 fn options(batch: usize) -> SessionOptions {
-    SessionOptions { context: 64, batch, ..SessionOptions::default() }
+    SessionOptions { context: 64, batch: Some(batch), ..SessionOptions::default() }
 }
 
 fn logits_of_fixtures(executor: &Executor) {

@@ -15,7 +15,7 @@ fn prompts_in_several_command_buffers() {
         unsafe { std::env::set_var("HOLOGRAM_COMMAND_MS", ms) };
         let executor = Executor::open("metal", None).unwrap();
         let model = Model::load_on(FIXTURE, &executor).unwrap();
-        let options = SessionOptions { context: 64, batch: 16, ..SessionOptions::default() };
+        let options = SessionOptions { context: 64, batch: Some(16), ..SessionOptions::default() };
         let mut session = model.session(options).unwrap();
         let before = counts();
         let logits = session.feed(0, &[1, 5, 9, 2, 7, 7, 3, 4], Logits::Last).unwrap().to_vec();
