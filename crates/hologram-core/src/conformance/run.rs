@@ -68,8 +68,9 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
 }
 
 /// Runs cases of every operation and of groups on several threads, for devices whose kernels take long to compile: every
-/// case as program and as the device's native kernel if `all`. Else the first of each operation and type runs as both,
-/// and one in three of the others, and of groups, natively.
+/// case as program and as the device's native kernel if `all`. Else the first of each operation runs as both, the first
+/// of each of its types natively, or as program where there is no kernel, and one in three of the others, and of groups,
+/// natively.
 pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<CaseResult> {
     let mut seen = HashSet::new();
     let mut counts = HashMap::new();
@@ -77,8 +78,13 @@ pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<Cas
         let count = counts.entry(case.op.name()).or_insert(0);
         let index = *count;
         *count += 1;
-        let program = seen.insert((case.op.name(), case.dtype())) || all;
-        (program || index % 3 == 0).then_some((index, Job::Operation(case, program)))
+        let first = seen.insert((case.op.name(), case.dtype()));
+        let ways = match () {
+            () if all || index == 0 => Ways::Both,
+            () if first => Ways::Any,
+            () => Ways::Native,
+        };
+        (first || all || index % 3 == 0).then_some((index, Job::Operation(case, ways)))
     });
     let groups = groups::cases_for(executor);
     let of_groups = groups.iter().enumerate().filter(|(index, _)| all || index % 3 == 0);
@@ -92,8 +98,12 @@ pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<Cas
             scope.spawn(|| {
                 while let Some((index, job)) = next() {
                     let result = match job {
-                        Job::Operation(case, true) => run_case(executor, index, case),
-                        Job::Operation(case, false) => run_ways(executor, index, case, &[true]),
+                        Job::Operation(case, Ways::Both) => run_case(executor, index, case),
+                        Job::Operation(case, ways) => {
+                            let native = run_ways(executor, index, case, &[true]);
+                            let program = ways == Ways::Any && !native.native;
+                            if program { run_ways(executor, index, case, &[false]) } else { native }
+                        }
                         Job::Group(case) if all => case.run(executor, index),
                         Job::Group(case) => case.run_ways(executor, index, &[true]),
                     };
@@ -105,10 +115,21 @@ pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<Cas
     results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How a case runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    /// As program and natively.
+    Both,
+    /// Natively where there is a kernel.
+    Native,
+    /// Natively, or as program.
+    Any,
+}
+
 /// A case for a thread.
 enum Job<'a> {
-    /// Of an operation, and whether its program runs too.
-    Operation(&'a Case, bool),
+    /// Of an operation.
+    Operation(&'a Case, Ways),
     Group(&'a GroupCase),
 }
 

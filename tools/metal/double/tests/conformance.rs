@@ -3,8 +3,8 @@
 use hologram_backends::take_notes;
 use hologram_core::{Executor, conformance};
 
-/// One case in three of native kernels, and of each operation and type one case, as program too: `programs` has every
-/// instruction.
+/// One case in three of native kernels, and of each operation and type one case; of each operation one as program too,
+/// because `programs` has every instruction.
 #[test]
 fn every_operation_computes_what_its_reference_does() {
     check(false);
