@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,17 @@ def _key(structure: Any) -> Any:
         return type(structure), tuple(_key(part) for part in structure)
     if isinstance(structure, dict):
         return dict, tuple((key, _key(part)) for key, part in structure.items())
-    return type(structure), structure
+    if isinstance(structure, float):
+        # -0.0 is not 0.0.
+        return type(structure), structure.hex()
+    name = type(structure).__name__
+    if type(structure).__hash__ is None:
+        raise TypeError(f"compile: an argument is of {name}, neither a tensor nor hashable: hg.asarray makes tensors")
+    if type(structure).__hash__ is object.__hash__ and hasattr(structure, "__dict__"):
+        # Equal by identity whatever it holds.
+        if not isinstance(structure, (types.FunctionType, types.ModuleType, type, functools.partial)):
+            raise TypeError(f"compile: an argument is of {name}, whose changes later calls would not see: pass tensors")
+    return type(structure), structure, repr(structure)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +88,7 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     with such arguments run the graph, without the function. So the function must compute from its arguments alone: what
     else it does is done once, tensors from outside keep their elements, and reading elements (`if x > 0`, `x.item()`)
     is an error. Random numbers are new in each call. Other arguments than tensors, and lists, tuples and dicts of them,
-    count by value.
+    count by value; a module, or another object that may change, is an error.
 
     >>> import hologram as hg
     >>> @hg.compile

@@ -18,6 +18,8 @@ def save(path: str | os.PathLike, tensors: Tensor | dict[str, Tensor]) -> None:
     elif name.endswith(".safetensors"):
         if isinstance(tensors, Tensor):
             raise TypeError("a .safetensors file holds tensors by name: give a dict")
+        if "__metadata__" in tensors:
+            raise ValueError("a .safetensors file has no tensor named __metadata__: the format keeps that name")
         _native.save_safetensors(name, dict(tensors))
     else:
         raise ValueError(f"{name} ends neither in .npy nor in .safetensors")

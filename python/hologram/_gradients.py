@@ -32,10 +32,13 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         given = list(args)
-        structures, tensors = [], []
+        structures, places, tensors = [], [], []
         for number in numbers:
             if not -len(given) <= number < len(given):
                 raise ValueError(f"grad: there is no argument {number} of {len(given)}")
+            if number % len(given) in places:
+                raise ValueError(f"grad: argument {number} of {len(given)} is asked for twice")
+            places.append(number % len(given))
             structures.append(_flatten(given[number], tensors))
         # The same tensor may be two arguments, or a part of another.
         own = [_native.reshape(t, list(t.shape)) for t in tensors]
@@ -46,8 +49,10 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
         if not recording:
             _native.begin_recording(own)
         try:
+            # What the function changes in place are its own: gradients are by what it was given.
+            inside = [_native.reshape(t, list(t.shape)) for t in own]
             for number, structure in zip(numbers, structures, strict=True):
-                given[number] = _build(structure, own)
+                given[number] = _build(structure, inside)
             value = function(*given, **kwargs)
             loss = value[0] if isinstance(value, tuple) else value
             if not isinstance(loss, Tensor):

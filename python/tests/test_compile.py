@@ -267,3 +267,19 @@ def test_what_is_no_function():
     for wrong in (3, None, "x", hg.ones(2)):
         with pytest.raises(TypeError, match="function"):
             hg.compile(wrong)
+
+
+def test_arguments_that_are_no_values_are_refused() -> None:
+    class Holder:
+        def __init__(self):
+            self.w = hg.ones(1)
+
+    for argument in [Holder(), hg.nn.Linear(2, 2)]:
+        with pytest.raises(TypeError, match="later calls would not see"):
+            hg.compile(lambda x, h: x * 1)(hg.ones(1), argument)
+    with pytest.raises(TypeError, match="neither a tensor nor hashable"):
+        hg.compile(lambda x, h: x * 1)(hg.ones(1), bytearray(b"a"))
+    divide = hg.compile(lambda x, s: x / s)
+    assert [divide(hg.ones(1), s).item() for s in (0.0, -0.0, 0.0)] == [float("inf"), -float("inf"), float("inf")]
+    cast = hg.compile(lambda x, dtype, function: function(x.astype(dtype)))
+    assert cast(hg.ones(1), hg.int32, hg.negative).tolist() == [-1]

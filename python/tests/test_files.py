@@ -43,3 +43,8 @@ def test_a_missing_folder_is_an_os_error(tmp_path):
         hg.save(tmp_path / "folder.npy", hg.ones(2))
     with pytest.raises(OSError):
         hg.load(tmp_path / "folder.npy")
+
+
+def test_a_name_of_the_format_is_no_tensor(tmp_path) -> None:
+    with pytest.raises(ValueError, match="__metadata__"):
+        hg.save(tmp_path / "x.safetensors", {"__metadata__": hg.ones(2)})

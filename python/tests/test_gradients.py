@@ -177,3 +177,35 @@ def test_a_compiled_step_is_the_step():
     close(results[0][1]["layers"][0]["weight"], results[1][1]["layers"][0]["weight"])
     assert float(results[0][0]) < float(nn.cross_entropy(model.update(first)(x), y))
     model.update(first)
+
+
+def test_arguments_may_be_changed_in_place() -> None:
+    def of(change):
+        def function(x):
+            change(x)
+            return hg.sum(x**2)
+
+        plain, compiled = hg.grad(function), hg.compile(lambda x: hg.grad(function)(x))
+        x = hg.asarray([1.0, 2.0])
+        assert compiled(x).tolist() == plain(x).tolist()
+        assert x.tolist() == [1.0, 2.0]
+        return plain(x).tolist()
+
+    def times(x):
+        x *= 3
+
+    def set_first(x):
+        x[0] = 7.0
+
+    def double_first(x):
+        x[0] *= 2
+
+    assert [of(times), of(set_first), of(double_first)] == [[18.0, 36.0], [0.0, 4.0], [8.0, 4.0]]
+
+    def in_dict(p):
+        p["w"] *= 3
+        return hg.sum(p["w"])
+
+    assert hg.grad(in_dict)({"w": hg.ones(2)})["w"].tolist() == [3.0, 3.0]
+    with pytest.raises(ValueError, match="asked for twice"):
+        hg.grad(lambda x: hg.sum(x), argnums=(0, -1))(hg.ones(1))
