@@ -366,3 +366,4 @@ def test_perplexity_of_a_short_text(model):
     text = "A trait is a set of methods."
     tokens = model.tokenizer.encode(text)
     assert model.perplexity(text) == model.perplexity(tokens, ctx=len(tokens)) > 1.0
+    assert all(1.0 < model.perplexity(tokens[:n]) < 1e6 for n in (2, 3, 4))

@@ -59,7 +59,8 @@ impl Model {
         let bos = bos.bos().filter(|_| bos.adds_bos());
         let mut session = self.session(SessionOptions { context, kv, ..SessionOptions::default() })?;
         let vocab = session.vocab();
-        let (windows, middle) = (tokens.len() / context, context / 2);
+        // Of two tokens the second counts.
+        let (windows, middle) = (tokens.len() / context, (context / 2).min(context - 2));
         let (mut sum, mut squares, mut counted) = (0.0f64, 0.0f64, 0usize);
         for (n, window) in tokens.chunks_exact(context).enumerate() {
             let mut window = window.to_vec();
@@ -67,7 +68,9 @@ impl Model {
                 window[0] = bos;
             }
             session.truncate(0, 0);
-            session.feed(0, &window[..middle], Logits::None)?;
+            if middle > 0 {
+                session.feed(0, &window[..middle], Logits::None)?;
+            }
             // Row i predicts token i + 1; the last row predicts a token outside the window.
             for start in (middle..context - 1).step_by(STEP) {
                 let end = (start + STEP).min(context - 1);
