@@ -156,7 +156,7 @@ const MIXTURES: [(&str, &str, &[&str], usize); 5] = [
     ("qwen3-30b-a3b", "BF16", &[], 452),
     ("gpt-oss-20b", "MXFP4", &["fused"], 284),
     ("gpt-oss-20b", "NVFP4", &["fused"], 284),
-    ("deepseek-v2-lite", "Q4_K_M", &["fused"], 623),
+    ("deepseek-v2-lite", "Q4_K_M", &["fused"], 677),
 ];
 
 #[test]
