@@ -94,9 +94,14 @@ def _check(index: Tensor, dim: int, size: int) -> None:
         _int(_native.reduce(name, flat, [0], False).item(), dim, size)
 
 
+def is_at_hand(x: Tensor) -> bool:
+    """Whether there are elements, known without a wait for a device."""
+    return x.size > 0 and x._device in ("cpu", "reference") and not _native.is_recorded(x)
+
+
 def check_on_host(index: Tensor, dim: int, size: int) -> None:
     """As `_check`, where it costs no wait for a device."""
-    if index._device in ("cpu", "reference"):
+    if is_at_hand(index):
         _check(index, dim, size)
 
 

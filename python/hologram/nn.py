@@ -24,6 +24,7 @@ from typing import Any
 from . import _dtypes as dt
 from . import _functions as f
 from . import _gradients, _native, random
+from ._indexing import is_at_hand
 from ._native import Tensor
 
 __all__ = [
@@ -185,9 +186,7 @@ def _check_numbers(name: str, x: Tensor, count: int) -> None:
     """Checks numbers below `count`, where their values are known without a wait for a device."""
     if not isinstance(x, Tensor) or x.dtype.kind not in "iu":
         raise TypeError(f"{name} must be a tensor of integers, not {getattr(x, 'dtype', type(x).__name__)}")
-    if x._device not in ("cpu", "reference") or _native.is_recorded(x) or x.size == 0:
-        return
-    for one in (int(f.min(x)), int(f.max(x))):
+    for one in (int(f.min(x)), int(f.max(x))) if is_at_hand(x) else ():
         if not 0 <= one < count:
             raise IndexError(f"{name} must be from 0 to {count - 1}, but one is {one}")
 

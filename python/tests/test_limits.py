@@ -126,7 +126,6 @@ for wait in (0.05, 0.3):
     except KeyboardInterrupt:
         late = time.monotonic() - pressed[-1]
         print(late)
-    time.sleep(0.1)
 os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)

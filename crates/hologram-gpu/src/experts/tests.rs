@@ -68,23 +68,17 @@ fn the_kernel_follows_formats_and_tokens() {
         let found = found.as_ref().map(entries).unwrap_or_default();
         assert_eq!(found, wanted, "{x:?} {w:?} {tokens}");
     }
-    // Many slots for each expert.
-    let (all, output) = inputs(DType::BF16, q4_k, 768);
-    let op = Operation::ExpertMatmul { experts: 16 };
-    let spec = KernelSpec { op, inputs: all[..3].to_vec(), output, in_place: None };
-    let found = find(&spec, H200).expect("a kernel");
-    assert_eq!(entries(&found)[2], ("experts_wide_q4_k_128", [28, 1, 1]));
-    // Elsewhere, and for rows that are no whole stages.
-    let (all, output) = inputs(DType::BF16, q4_k, 512);
-    let op = Operation::ExpertMatmul { experts: 16 };
-    let spec = KernelSpec { op, inputs: all[..3].to_vec(), output, in_place: None };
-    let found = find(&spec, Target::nvidia(80, 108, 166_912)).expect("a kernel");
-    assert_eq!(entries(&found), many("experts_q4_k_64", 32));
-    let (mut all, output) = inputs(DType::BF16, DType::BF16, 512);
-    (all[0].shape[1], all[1].shape[1]) = (Extent::Fixed(96), Extent::Fixed(96));
-    let spec =
-        KernelSpec { op: Operation::ExpertMatmul { experts: 16 }, inputs: all[..3].to_vec(), output, in_place: None };
-    assert_eq!(entries(&find(&spec, H200).expect("a kernel")), many("experts_bf16_8", 144));
+    // Many slots for each expert; rows that are no whole stages; another GPU.
+    let found = |w, tokens, k, target| {
+        let (mut all, output) = inputs(DType::BF16, w, tokens);
+        (all[0].shape[1], all[1].shape[1]) = (Extent::Fixed(k), Extent::Fixed(k));
+        let op = Operation::ExpertMatmul { experts: 16 };
+        find(&KernelSpec { op, inputs: all[..3].to_vec(), output, in_place: None }, target).expect("a kernel")
+    };
+    assert_eq!(entries(&found(q4_k, 768, 256, H200))[2], ("experts_wide_q4_k_128", [28, 1, 1]));
+    assert_eq!(entries(&found(DType::BF16, 512, 96, H200)), many("experts_bf16_8", 144));
+    let sm_80 = Target::nvidia(80, 108, 166_912);
+    assert_eq!(entries(&found(q4_k, 512, 256, sm_80)), many("experts_q4_k_64", 32));
 }
 
 #[test]

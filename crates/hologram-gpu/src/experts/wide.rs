@@ -5,7 +5,7 @@ use hologram_device::DType;
 
 use super::Request;
 use super::many::Plan;
-use crate::gemm::{WideTile, wide_map};
+use crate::gemm::{WideTile, stage_bytes, wide_map};
 use crate::kernels::cuda::gemm_experts_wide::{ExpertRows, Experts, FEW_SLOTS, GROUPS, MANY_SLOTS};
 use crate::launch::{launch, number};
 use crate::{KernelLaunch, Memory, Target};
@@ -15,31 +15,16 @@ const ELEMENTS: usize = 64;
 /// Rows of activations that a workgroup of 256 threads brings into order.
 const ROWS: usize = 8;
 
-/// Bytes of 64 elements of a row, in the plane that tiles are made of and beside it; `None` for weights without a
-/// kernel.
-fn bytes(request: &Request) -> Option<[usize; 2]> {
-    Some(match request.w {
-        DType::BF16 | DType::F16 => [128, 0],
-        DType::Q8Planes => [64, 4],
-        DType::Q4Planes => [32, 4],
-        DType::Planes(packed) if !request.w.is_ternary() => {
-            let [low, high, _] = packed.plane_bytes().map(|bytes| bytes * ELEMENTS / packed.row().len);
-            [low, high]
-        }
-        _ => return None,
-    })
-}
-
 /// Whether these kernels compute a request.
 pub(super) fn serves(request: &Request, target: Target) -> bool {
     WideTile::fit(target)
         && request.k.is_multiple_of(ELEMENTS)
         && request.m.is_multiple_of(4)
-        && bytes(request).is_some()
+        && stage_bytes(request.w).is_some()
 }
 
-/// Slots of a tile, for up to `slots` in all. The larger tile has a third more work a slot if half of its places are
-/// empty, and a third less if none is.
+/// Slots of a tile, for up to `slots` in all. With 128 slots an expert on average the larger tile takes 0.78 of the time
+/// of the smaller one, with 256 0.68 (an H200: benches/history/2026-11-26.md).
 pub(super) fn slots_of_tile(request: &Request, slots: usize) -> usize {
     let many = slots >= MANY_SLOTS as usize * 3 / 4 * request.experts;
     (if many { MANY_SLOTS } else { FEW_SLOTS }) as usize
@@ -49,7 +34,7 @@ pub(super) fn slots_of_tile(request: &Request, slots: usize) -> usize {
 pub(super) fn products(request: &Request, plan: &Plan, target: Target) -> Option<(Vec<KernelLaunch>, usize)> {
     let (places, inputs, k, m) = (&request.places, &request.inputs, request.k, request.m);
     let tile = WideTile { groups: GROUPS as usize, tokens: plan.tile, splits: 1 };
-    let [codes, beside] = bytes(request)?;
+    let [codes, beside] = stage_bytes(request.w)?;
     let at = plan.bytes.next_multiple_of(256);
     let rows = Memory::Scratch(at);
     let (most_tiles, per_slot) = (number(plan.most_tiles)?, u32::from(request.per_slot));

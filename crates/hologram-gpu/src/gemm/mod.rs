@@ -45,7 +45,7 @@ pub(super) use codes::{
     serves as serves_codes,
 };
 pub use packed::Unpacked;
-pub(super) use wgmma::{Tile as WideTile, map as wide_map};
+pub(super) use wgmma::{Tile as WideTile, map as wide_map, stage_bytes};
 
 use super::batch_matmul;
 use super::launch::{Places, Planes, number};

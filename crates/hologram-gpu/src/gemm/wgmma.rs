@@ -60,14 +60,16 @@ impl Tile {
 /// The native kernel for a product.
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let k = product.k;
-    let (name, row_bytes, piece) = match (product.x, product.w) {
-        (DType::BF16, DType::BF16) if k.is_multiple_of(8) => ("bf16", 128, 0),
-        (DType::BF16, DType::F16) if k.is_multiple_of(8) => ("f16", 128, 0),
-        (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => ("q8", 64, 4),
-        (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => ("q4", 32, 4),
-        (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => ("t2", 32, 0),
+    let name = match (product.x, product.w) {
+        (DType::BF16, DType::BF16) if k.is_multiple_of(8) => "bf16",
+        (DType::BF16, DType::F16) if k.is_multiple_of(8) => "f16",
+        (DType::BF16, DType::Q8Planes) if k.is_multiple_of(64) => "q8",
+        (DType::BF16, DType::Q4Planes) if k.is_multiple_of(64) => "q4",
+        (DType::I8Groups { group }, DType::T2Planes) if group == 256 || group as usize == k => "t2",
         _ => return None,
     };
+    // With codes a stage has twice the elements.
+    let [row_bytes, piece] = if name == "t2" { [32, 0] } else { stage_bytes(product.w)? };
     if !Tile::fit(target) || !product.fits_tiles() {
         return None;
     }
@@ -109,7 +111,7 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
     }
     let ((weights, planes), k) = (product.planes()?, product.k);
     let tile = choose(product, target.multiprocessors as usize);
-    let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * ELEMENTS / weights.row().len);
+    let [low, high] = stage_bytes(DType::Planes(weights))?;
     let stage = tile.stage(low, high);
     let rows = if product.gated() { 32 } else { 64 };
     let codes = |i: usize| {
@@ -171,6 +173,21 @@ fn find_float8(product: &Product, group: usize, target: Target) -> Option<Native
         splits: number(tile.splits)?,
     });
     placed(product, tile, stage, args, format!("float8_{}_{}", tile.groups, tile.tokens), target)
+}
+
+/// Bytes of a row's 64 elements that meet `bf16`: in the plane that tiles are made of, and beside it. `None` for weights
+/// without a kernel.
+pub fn stage_bytes(weights: DType) -> Option<[usize; 2]> {
+    Some(match weights {
+        DType::BF16 | DType::F16 => [128, 0],
+        DType::Q8Planes => [64, 4],
+        DType::Q4Planes => [32, 4],
+        DType::Planes(packed) if !weights.is_ternary() => {
+            let [low, high, _] = packed.plane_bytes().map(|bytes| bytes * ELEMENTS / packed.row().len);
+            [low, high]
+        }
+        _ => return None,
+    })
 }
 
 /// A matrix of rows of `row` bytes for the copy engine, in tiles of bytes of a row and rows.
