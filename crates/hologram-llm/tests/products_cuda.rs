@@ -53,6 +53,56 @@ fn packed_weights_are_multiplied_as_their_values_are() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Products of up to 16 tokens of 8-bit codes with every type at the sizes of models, beside those with the same values
+/// in `f32`. Each group's greatest activation is 127, so that nothing is rounded.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn few_tokens_of_codes_are_the_product_of_the_values() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let layouts = DType::BLOCKS.into_iter().map(|format| executor.backend().policy().weight_layout(format));
+    let layouts: Vec<DType> =
+        layouts.filter(|format| matches!(format, DType::Planes(_)) && !format.has_float_codes()).collect();
+    assert!(layouts.len() > 12);
+    let mut wrong = Vec::new();
+    for format in layouts.into_iter().filter(|format| !format.is_ternary()) {
+        for [n, m, k] in [
+            [8, 28672, 4096],
+            [2, 6144, 4096],
+            [7, 4096, 14336],
+            [5, 1000, 2048],
+            [3, 40, 256],
+            [16, 4096, 14336],
+            [9, 6144, 4096],
+            [11, 1000, 16384],
+        ] {
+            let product = |values: bool| -> Result<Vec<f32>> {
+                let mut g = Graph::new();
+                let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+                let w = g.constant(&random_tensor(&executor, format, &[m, k], 7)?)?;
+                let y = if values {
+                    let all = g.arange(Type::U32, 0.0, 1.0, Dim::Fixed(m))?;
+                    let rows = g.gather(w, all)?;
+                    g.linear(x, rows)?
+                } else {
+                    let codes = g.quantize(x, 32, 0.0)?;
+                    g.linear(codes, w)?
+                };
+                g.output("y", y)?;
+                let mut plan = g.compile(&executor, &[])?;
+                let value = |i: usize| if i % 32 == 5 { 127.0 } else { ((i * 7919 + i / 31) % 255) as f32 - 127.0 };
+                plan.write("x", &(0..n * k).map(value).collect::<Vec<f32>>())?;
+                plan.run()?;
+                plan.read("y")
+            };
+            let [off, greatest] = difference(&[product(false).unwrap(), product(true).unwrap()]);
+            if off > 5e-6 * greatest {
+                wrong.push(format!("{} {n} x {m} x {k}: {off} of {greatest}", format.name()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Products of FP8 with FP8 at the sizes of models, beside those of the same values in `f32`. Activations are floats of
 /// 8 bits whose greatest is 448, so that nothing is rounded.
 #[test]

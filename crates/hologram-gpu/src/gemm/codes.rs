@@ -1,7 +1,7 @@
 //! Products of up to 16 tokens of 8-bit codes with quantised weights, on tensor cores of compute capability 9.0:
 //! `kernels/cuda/gemm_codes.cu`.
 
-use hologram_device::{BlockType, DType};
+use hologram_device::{BlockType, DType, Factors};
 
 use super::Product;
 use crate::kernels::cuda::gemm_codes::{self as text, Codes};
@@ -10,21 +10,22 @@ use crate::{KernelLaunch, Memory, NativeKernel, Target};
 
 /// The most tokens.
 pub const TOKENS: usize = 16;
-/// The most tokens of the kernels for all types.
-const OF_ALL: usize = 8;
-/// The longest rows of which a workgroup has the codes of [`TOKENS`] tokens whole, for any type. On an NVIDIA H100 the
-/// kernels for 16 tokens took 0.55 of the time of those for `bf16` with rows of 4,096 elements in `Q4_K`, and 1.1 with
-/// rows of 14,336, which a cluster shares; of planes of 4 and 8 bits those for `bf16` are faster.
-pub const MOST_WHOLE: usize = 6144;
+/// The most tokens of the narrower kernels.
+const FEW: usize = 8;
+/// The longest rows of which any type's kernels for [`TOKENS`] tokens find room in the shared memory of a cluster. On an
+/// NVIDIA H200 16 sequences of 8 billion parameters decode 1.03 (`Q8_0`) to 1.25 times (`Q4_0`) as fast with them as
+/// with the kernels for `bf16`.
+pub const MOST_WHOLE: usize = 16384;
 /// Elements of the chunks that a unit consists of, and of a unit.
 const CHUNK: usize = 32;
 pub const UNIT: usize = text::CHUNKS as usize * CHUNK;
 /// Warps of a workgroup, and rows of a tile.
 const WARPS: usize = text::WARPS as usize;
 const ROWS: usize = 16;
-/// Shared memory of a workgroup, and units in a warp's ring.
+/// Shared memory of a workgroup.
 const SHARED: usize = 227 * 1024;
-const STAGES: [usize; 2] = [2, 4];
+/// Units in a warp's ring: the fewest, what memory's latency asks for, and the most.
+const STAGES: [usize; 3] = [2, 4, text::MOST_STAGES as usize];
 /// The most tiles of a workgroup: with more, there are more workgroups than multiprocessors.
 const TILES: usize = 64;
 
@@ -33,29 +34,44 @@ struct Form {
     name: String,
     /// Bytes of a unit of 16 rows.
     unit: usize,
-    /// Floats for a chunk of a row: scales and minimums.
-    line: usize,
-    /// Sums for a chunk of a token.
-    sums: usize,
+    /// Bytes of what a warp's records say.
+    lines: usize,
+    /// Bytes of a token's chunk.
+    activations: usize,
 }
 
 impl Form {
     fn of(weights: BlockType) -> Form {
         let row = weights.row();
-        let [low, high, _] = weights.plane_bytes().map(|bytes| bytes * CHUNK / row.len);
+        let [low, high, record] = weights.plane_bytes();
+        let of_unit = |bytes: usize| bytes * UNIT / row.len;
         let name = match weights {
             BlockType::Q8_0 => "q8".into(),
             BlockType::Q4_0 => "q4".into(),
             _ => packed_name(weights),
         };
-        let halves = if row.run() < CHUNK { 2 } else { 1 };
-        let (minimums, sums) = (if row.has_minimum() { 2 } else { 1 }, row.has_minimum() || weights.bias() != 0);
-        let unit = ROWS * UNIT / CHUNK * (low + high);
-        Form { name, unit, line: halves * minimums, sums: if sums { halves } else { 0 } }
+        let records = if of_unit(record).is_multiple_of(16) { of_unit(record) } else { 32 };
+        let (halves, minimums) = (1 + usize::from(row.run() < CHUNK), row.has_minimum());
+        let integers = minimums && matches!(weights.factors(), Factors::Pairs | Factors::Nibbles);
+        let scales = UNIT / CHUNK * 4 * halves * if minimums && !integers { 2 } else { 1 };
+        let line = match (integers, halves) {
+            (false, _) if record == 2 && row.len == CHUNK => 0,
+            (false, _) => scales + 16,
+            (true, 1) => scales + UNIT / CHUNK * 2 + 32,
+            (true, _) => scales + UNIT / CHUNK * 4 + 16,
+        };
+        let sums = if integers { 8 * halves } else { 0 };
+        Form {
+            name,
+            unit: ROWS * (of_unit(low) + of_unit(high) + records),
+            lines: ROWS * line,
+            activations: text::ACTIVATIONS as usize + sums,
+        }
     }
 }
 
 /// A division of the work: workgroups of a cluster, clusters, units in a ring, bytes of shared memory.
+#[derive(Clone, Copy)]
 struct Plan {
     splits: usize,
     teams: usize,
@@ -64,30 +80,33 @@ struct Plan {
 }
 
 impl Plan {
-    /// Shares rows among as few workgroups as shared memory allows, and among more where tiles are few.
+    /// Shares rows among as few workgroups as leave room for rings, and among more where tiles are few.
     fn of(form: &Form, tiles: usize, k: usize, tokens: usize, target: Target) -> Option<Plan> {
-        let (places, units) = (target.multiprocessors as usize, k / UNIT);
+        let units = k / UNIT;
         let plan = |splits: usize| {
-            let teams = (places / splits).max(tiles.div_ceil(TILES)).min(tiles);
+            // Of 132 multiprocessors clusters of 4 find room on 120, of 2 on all.
+            let places = target.multiprocessors as usize * if splits > 2 { 10 } else { 11 };
+            let teams = (places / 11 / splits).max(tiles.div_ceil(TILES)).min(tiles);
             let chunks = units.div_ceil(splits) * UNIT / CHUNK;
-            let activations = chunks * tokens * (CHUNK + 4 + 4 * form.sums);
-            let lines = WARPS * ROWS * UNIT / CHUNK * form.line * 4;
-            // Beside the warps' sums of their tiles.
-            let beside = activations + lines + (WARPS + tiles.div_ceil(teams)) * ROWS * tokens * 4;
-            let stages = (SHARED.checked_sub(beside)? / (WARPS * form.unit)).min(STAGES[1]);
+            let activations = tokens * (chunks * form.activations + text::BESIDE as usize);
+            // With the warps' sums of their tiles.
+            let sums = (WARPS + tiles.div_ceil(teams)) * ROWS * tokens * 4;
+            let beside = text::BARRIER as usize + activations + WARPS * form.lines + sums;
+            let stages = (SHARED.checked_sub(beside)? / (WARPS * form.unit)).min(STAGES[2]);
             let shared = beside + WARPS * stages * form.unit;
             (stages >= STAGES[0]).then_some(Plan { splits, teams, stages, shared })
         };
-        let mut plans = [1, 2, 4, 8].into_iter().filter(|splits| *splits <= units).filter_map(plan).peekable();
-        let fits = |plan: &Plan| tiles * plan.splits <= places;
-        let least = plans.next()?;
-        Some(plans.take_while(fits).last().unwrap_or(least))
+        let plans: Vec<Plan> = [1, 2, 4, 8].into_iter().filter(|splits| *splits <= units).filter_map(plan).collect();
+        let deepest = plans.iter().map(|plan| plan.stages.min(STAGES[1])).max()?;
+        let (at, least) = plans.iter().enumerate().find(|(_, plan)| plan.stages >= deepest)?;
+        let fits = |plan: &&Plan| tiles * plan.splits <= target.multiprocessors as usize;
+        Some(*plans[at + 1..].iter().take_while(fits).last().unwrap_or(least))
     }
 }
 
-/// Whether there are kernels for these weights and [`TOKENS`] tokens.
+/// Whether there are kernels for these weights.
 pub fn has_more(weights: DType) -> bool {
-    weights.packed().is_some() && !weights.is_ternary() && !weights.has_float_codes()
+    matches!(weights, DType::Planes(_)) && !weights.is_ternary() && !weights.has_float_codes()
 }
 
 /// Whether the kernel serves products of these activations with rows of `k` elements.
@@ -117,10 +136,7 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         true => product.rows[0] / (ROWS / 2),
         false => product.rows.iter().map(|m| m.div_ceil(ROWS)).sum(),
     };
-    let tokens = if most <= OF_ALL { OF_ALL } else { TOKENS };
-    if tokens > OF_ALL && !has_more(DType::Planes(weights)) {
-        return None;
-    }
+    let tokens = if most <= FEW { FEW } else { TOKENS };
     let plan = Plan::of(&form, tiles, k, tokens, target)?;
     let planes = |i: usize| match product.packed.get(i) {
         Some(Some((packed, at))) => Planes::at(*packed, *at),

@@ -310,17 +310,16 @@ fn products_of_the_library() {
 fn few_tokens_of_codes() {
     let codes = DType::I8Groups { group: 32 };
     let cases = [
-        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4_8", 132, 1, 4))),
-        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k_8", 132, 1, 4))),
-        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k_8", 132, 2, 2))),
-        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8_8", 132, 2, 2))),
-        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8_8", 128, 2, 3))),
-        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4_8", 24, 8, 4))),
-        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k_8", 2930, 1, 4))),
-        (DType::Planes(BlockType::Q4_K), 9, 28672, 4096, Some(("codes_q4_k_16", 132, 1, 3))),
-        (DType::Planes(BlockType::Q6_K), 16, 4096, 14336, Some(("codes_q6_k_16", 132, 4, 2))),
+        (DType::Q4Planes, 8, 4096, 4096, Some(("codes_q4_8", 132, 1, 6))),
+        (DType::Planes(BlockType::Q4_K), 2, 28672, 4096, Some(("codes_q4_k_8", 132, 1, 6))),
+        (DType::Planes(BlockType::Q6_K), 8, 4096, 14336, Some(("codes_q6_k_8", 132, 2, 4))),
+        (DType::Q8Planes, 8, 4096, 14336, Some(("codes_q8_8", 132, 2, 4))),
+        (DType::Q8Planes, 8, 1024, 4096, Some(("codes_q8_8", 128, 2, 5))),
+        (DType::Q4Planes, 8, 40, 4096, Some(("codes_q4_8", 24, 8, 6))),
+        (DType::Planes(BlockType::Q4_K), 8, 3_000_000, 4096, Some(("codes_q4_k_8", 2930, 1, 6))),
+        (DType::Planes(BlockType::Q4_K), 9, 28672, 4096, Some(("codes_q4_k_16", 132, 1, 4))),
+        (DType::Planes(BlockType::Q6_K), 16, 4096, 14336, Some(("codes_q6_k_16", 120, 4, 4))),
         // More tokens; rows that are not whole units; ternary weights.
-        (DType::Q4Planes, 9, 4096, 4096, None),
         (DType::Planes(BlockType::Q4_K), 17, 4096, 4096, None),
         (DType::Q4Planes, 8, 4096, 4096 + 128, None),
         (DType::T2Planes, 8, 4096, 4096, None),
@@ -347,7 +346,7 @@ fn preferred_codes_have_kernels() {
     let mut beyond = 0;
     let weights = DType::BLOCKS.map(|format| policy.weight_layout(format));
     for weights in weights {
-        for k in [256, 512, 2048, 4096, 6144, 6400, 8192, 14336, 28672, 53248] {
+        for k in [256, 512, 2048, 4096, 6144, 6400, 8192, 14336, 16384, 28672, 53248] {
             for n in [9, 12, 16, 17] {
                 if policy.activations(weights, k, n, &[DType::F32, DType::BF16, codes]) == Some(codes) {
                     beyond += 1;
