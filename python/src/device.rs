@@ -79,6 +79,11 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
     Ok((name, executor))
 }
 
+/// Whether the host computes for the device of this full name.
+pub fn is_host(name: &str) -> bool {
+    matches!(name, "cpu" | "reference")
+}
+
 /// Keeps an open device, unless another thread was faster.
 fn keep(name: &str, executor: Executor) -> Executor {
     lock(&OPEN).get_or_insert_default().entry(name.into()).or_insert(executor).clone()
