@@ -6,6 +6,7 @@ import builtins
 
 from . import _dtypes as dt
 from . import _native
+from ._checks import check_all
 from ._common import _truth
 from ._native import Tensor
 
@@ -179,3 +180,6 @@ def sign(x: Tensor, /) -> Tensor:
 def square(x: Tensor, /) -> Tensor:
     """x · x."""
     return x * x
+
+
+check_all(globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _native
+from ._checks import check_all
 from ._native import Tensor
 
 
@@ -34,3 +35,6 @@ def load(path: str | os.PathLike, *, device=None) -> Tensor | dict[str, Tensor]:
     if name.endswith(".safetensors"):
         return _native.load_safetensors(name, device)
     raise ValueError(f"{name} ends neither in .npy nor in .safetensors")
+
+
+check_all(globals())

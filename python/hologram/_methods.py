@@ -7,7 +7,7 @@ import sys
 from . import _dtypes as dt
 from . import _functions as f
 from . import _indexing, _native
-from ._devices import Device
+from ._devices import Device, _named
 from ._native import Tensor, Tokenizer
 
 
@@ -22,7 +22,7 @@ def _to_device(self: Tensor, device: Device | str, /, *, stream=None) -> Tensor:
     """A copy on a device, or the tensor itself if it is there."""
     if stream is not None:
         raise ValueError("to_device takes no stream: copies are ordered with the device's work")
-    return _native.to_device(self, str(device))
+    return _native.to_device(self, _named(device))
 
 
 def _array(self: Tensor, dtype=None, copy: bool | None = None):

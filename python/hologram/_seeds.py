@@ -39,6 +39,8 @@ class Executor:
 
     def __init__(self, backend: str | BackendType = "auto"):
         name = backend.value if isinstance(backend, BackendType) else backend
+        if not isinstance(name, str):
+            raise TypeError(f'Executor: backend must be a name such as "cpu", not {type(name).__name__}')
         kind = name.partition(":")[0]
         if kind not in ("auto", "cpu", "metal", "cuda", "reference"):
             raise ValueError(f"Invalid backend {name!r}: use auto, cpu, metal or cuda")
@@ -76,6 +78,8 @@ class Buffer:
     """Elements on an executor's device, in one dimension. `tensor` is the tensor of all."""
 
     def __init__(self, executor: Executor, size: int, dtype: DType | str = dt.float32):
+        if not isinstance(executor, Executor):
+            raise TypeError(f"Buffer: executor must be an Executor, not {type(executor).__name__}")
         if executor._freed:
             raise ValueError("the executor's cleanup has been called")
         self.executor = executor
