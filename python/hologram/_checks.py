@@ -114,5 +114,8 @@ def check_all(module: dict[str, Any]) -> None:
             value.__name__ = value.__qualname__ = name
             # Native operations check their operands.
             module[name] = value if is_native else _checked(value, name)
-        elif isinstance(value, type) and isinstance(vars(value).get("__init__"), types.FunctionType):
-            setattr(value, "__init__", _checked(vars(value)["__init__"], name))
+        elif isinstance(value, type):
+            for method in ("__init__", "__call__"):
+                function = vars(value).get(method)
+                if isinstance(function, types.FunctionType):
+                    setattr(value, method, _checked(function, name))

@@ -21,7 +21,9 @@ def _whole(name: str, value, low: int | None = None, high: int | None = None) ->
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}") from None
     if (low is not None and number < low) or (high is not None and number > high):
-        rest = f"{low} or more" if high is None else f"from {low} to {high}"
+        # A limit of memory says little about a number below.
+        is_open = high is None or (high >= 2**32 and low is not None and number < low)
+        rest = f"{low} or more" if is_open else f"from {low} to {high}"
         raise ValueError(f"{name} is {number}, but must be {rest}")
     return number
 

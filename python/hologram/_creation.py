@@ -32,6 +32,7 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
         if copy is False and own is not obj:
             raise ValueError("another type or device needs a copy")
         return _native.elementwise("copy", obj) if copy and own is obj else own
+    obj = list(obj) if isinstance(obj, range) else obj
     listed = isinstance(obj, (builtins.bool, int, float, list, tuple))
     if listed and copy is False:
         raise ValueError("Python's numbers and lists need a copy")
@@ -91,6 +92,8 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None) -> Tensor:
         whole = builtins.all(isinstance(n, int) for n in (start, stop, step))
         dtype = dt.DEFAULT_INT if whole else dt.DEFAULT_FLOAT
     dtype = as_dtype(dtype)
+    if dtype.kind == "b":
+        raise TypeError("arange: dtype must be a type of numbers, not bool")
     count = builtins.max(0, math.ceil((stop - start) / step))
     if count >= _LIMIT:
         raise ValueError(f"arange: {count} elements are too many: a tensor has fewer than 2^32")

@@ -66,6 +66,15 @@ def _copy(self: Tensor, memo=None) -> Tensor:
     return _native.elementwise("copy", self)
 
 
+def _format(self: Tensor, spec: str) -> str:
+    """As `str`; with a format, such as ".3f", that of the only element."""
+    if not spec:
+        return str(self)
+    if self.ndim:
+        raise TypeError(f"the format {spec!r} is for a tensor without dimensions, not for one of shape {self.shape}")
+    return format(self.item(), spec)
+
+
 def _transposed(self: Tensor) -> Tensor:
     """The matrix with rows and columns swapped, as a view."""
     if self.ndim != 2:
@@ -116,6 +125,7 @@ _METHODS = {
     "__contains__": _contains,
     "__copy__": _copy,
     "__deepcopy__": _copy,
+    "__format__": _format,
     "__getitem__": _indexing.getitem,
     "__hash__": None,
     "__iter__": _iter,

@@ -259,12 +259,12 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 def softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
     """e^x over its sum along an axis."""
-    return _native.softmax(x, _axis(x, axis, max(x.ndim, 1)))
+    return _native.softmax(x, _axis(x, axis))
 
 
 def log_softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
     """The logarithm of the softmax."""
-    return _native.log_softmax(x, _axis(x, axis, max(x.ndim, 1)))
+    return _native.log_softmax(x, _axis(x, axis))
 
 
 def mse_loss(x: Tensor, target: Tensor, /, *, reduction: str = "mean") -> Tensor:
@@ -358,7 +358,9 @@ class MultiHeadAttention(Module):
         key_heads = heads if key_heads is None else _whole("key_heads", key_heads, 1)
         heads = _whole("heads", heads, 1)
         if size % heads or heads % key_heads:
-            raise ValueError(f"{size} is no multiple of {heads} heads, or these of {key_heads}")
+            raise ValueError(
+                f"size is {size}, no multiple of {heads} heads, or these are none of {key_heads} key_heads"
+            )
         self.heads, self.key_heads, self.causal = heads, key_heads, causal
         of_keys = size // heads * key_heads
         self.query = Linear(size, size, bias, device=device)
@@ -367,6 +369,8 @@ class MultiHeadAttention(Module):
         self.output = Linear(size, size, bias, device=device)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim != 3:
+            raise ValueError(f"MultiHeadAttention: x must be [batch, tokens, size], not of {x.ndim} dimensions")
         batch, tokens, size = x.shape
 
         def split(y: Tensor, heads: int) -> Tensor:
@@ -402,6 +406,8 @@ class Conv2d(Module):
         device: Any = None,
     ):
         size, groups = _pair("kernel", kernel, 1), _whole("groups", groups, 1)
+        if inputs % groups or outputs % groups:
+            raise ValueError(f"groups is {groups}, but must divide {inputs} inputs and {outputs} outputs")
         of_kernel = inputs // groups * size[0] * size[1]
         self.weight = _uniform((outputs, inputs // groups, *size), of_kernel, device)
         self.bias = _uniform((outputs,), of_kernel, device) if bias else None

@@ -43,7 +43,7 @@ def _draw(normal: bool, shape, dtype, device) -> Tensor:
 
 
 def uniform(shape=(), *, low: float | Tensor = 0.0, high: float | Tensor = 1.0, dtype=None, device=None) -> Tensor:
-    """Numbers from `low` up to, without, `high`, all equally probable."""
+    """Numbers from `low` up to, without, `high`, all equally probable. Rounding may give `high` where it is not 1."""
     _number("low", low)
     _number("high", high)
     x = _draw(False, shape, dtype, device)

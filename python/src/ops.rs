@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hologram_core::ops::Reduction;
 use hologram_core::{CoreError, DType, Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
@@ -278,7 +279,8 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
     };
     let Some(result) = result? else {
         // Python's None came as no second operand.
-        return wrong_type(format!("{} takes tensors, or a tensor and a number, not Tensor and NoneType", public(name)));
+        let name = public(name);
+        return wrong_type(format!("{name} takes tensors, or a tensor and a number, not Tensor and NoneType"));
     };
     let emit = tape::emit(|| {
         let (name, ty) = (name.to_string(), x.ty());
@@ -424,19 +426,20 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
         return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
     };
     Kind::Number.check("matmul", ty)?;
+    if x.tensor.shape().is_empty() || y.tensor.shape().is_empty() {
+        return value("matmul takes matrices and vectors, not a tensor without dimensions");
+    }
     let (left, right) = (x.tensor.clone(), y.tensor.clone());
     let columns = right.shape().last().copied().unwrap_or(1);
     let steps = elements(&left).saturating_mul(if right.shape().len() > 1 { columns } else { 1 });
     let result = worked(py, x.on_host(), steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
     let result = x.beside(result?);
-    if kind(ty) != 'f' || x.tensor.shape().len() < 2 || y.tensor.shape().len() < 2 {
-        tape::refuse_eager("a product of integers or of vectors", &[&x, &y])?;
-    }
     let emit = tape::emit(|| {
         let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));
+        let shapes = [&x, &y].map(|x| x.tensor.shape().to_vec());
         Arc::new(move |g, v| {
             let both = [converted(g, v[0], to[0])?, converted(g, v[1], to[1])?];
-            g.matmul(both[0], both[1])
+            product_in_graph(g, both, &shapes, ty)
         })
     });
     tape::record(emit, &[x, y], &result);
@@ -474,6 +477,47 @@ fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
         return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
     }
     a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)?.cast(x_type(a))
+}
+
+/// The matrix product of two values of one type and these shapes, as `matmul` computes it.
+fn product_in_graph(
+    g: &mut Graph,
+    [mut a, mut b]: [NodeId; 2],
+    [left, right]: &[Vec<usize>; 2],
+    ty: Type,
+) -> hologram_core::Result<NodeId> {
+    if let [n] = **left {
+        a = g.reshape(a, &tape::fixed(&[1, n]))?;
+    }
+    if let [n] = **right {
+        b = g.reshape(b, &tape::fixed(&[n, 1]))?;
+    }
+    let mut product = if kind(ty) == 'f' {
+        g.matmul(a, b)?
+    } else {
+        let wide = if kind(ty) == 'u' { Type::U64 } else { Type::I64 };
+        let (a, b) = (g.cast(a, wide)?, g.cast(b, wide)?);
+        let (mut rows, mut columns) = (g.type_of(a)?.shape.clone(), g.type_of(b)?.shape.clone());
+        rows.push(Dim::Fixed(1));
+        columns.insert(columns.len().saturating_sub(2), Dim::Fixed(1));
+        let (a, b) = (g.reshape(a, &rows)?, g.reshape(b, &columns)?);
+        let products = g.mul(a, b)?;
+        let dim = g.type_of(products)?.shape.len() - 2;
+        let sum = g.reduce(products, Reduction::Sum, dim)?;
+        g.cast(sum, ty)?
+    };
+    // A vector on the left has no rows, one on the right no columns.
+    let mut shape = g.type_of(product)?.shape.clone();
+    if right.len() == 1 {
+        shape.pop();
+    }
+    if left.len() == 1 {
+        shape.remove(shape.len() - if right.len() == 1 { 1 } else { 2 });
+    }
+    if left.len() == 1 || right.len() == 1 {
+        product = g.reshape(product, &shape)?;
+    }
+    Ok(product)
 }
 
 /// Steps of a function on a tensor; views take none.

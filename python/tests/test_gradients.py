@@ -26,6 +26,7 @@ FUNCTIONS = {
     "std": lambda x: hg.std(x) + hg.mean(hg.var(x, axis=0)),
     "indexing": lambda x: hg.sum(x[1:, 0] * x[0, 1:3]) + x[-1, -1] ** 2,
     "matmul": lambda x: hg.sum(hg.tanh(x @ hg.matrix_transpose(x))),
+    "vectors": lambda x: x[0] @ x[1] + hg.sum((x @ x[2]) * (hg.asarray([1.0, 2.0, 3.0]) @ x)[0]),
     "concat": lambda x: hg.sum(hg.concat([x, x * 2], axis=1)[:, 2:5] ** 2),
     "take": lambda x: hg.sum(hg.take(x, hg.asarray([0, 2, 0]), axis=0) ** 2),
     "softmax": lambda x: nn.softmax(x)[0, 0] + nn.log_softmax(x, axis=0)[1, 1],

@@ -77,6 +77,18 @@ def test_options(model):
             model.generate(PROMPT, **wrong)
     with pytest.raises(TypeError):
         model.generate(PROMPT, temprature=1)
+    for error, name, wrong in [
+        (ValueError, "top_p", dict(top_p=2.0)),
+        (ValueError, "repeat_penalty", dict(repeat_penalty=0.0)),
+        (ValueError, "json_object", dict(json_object=True, regex="a")),
+        (TypeError, "temperature", dict(temperature="x")),
+        (TypeError, "stop", dict(stop=3)),
+        (TypeError, "regex", dict(regex=3)),
+        (TypeError, "logits_processor", dict(logits_processor=3)),
+        (TypeError, "logits_processor", dict(logits_processor=lambda tokens, logits: None)),
+    ]:
+        with pytest.raises(error, match=name):
+            model.generate(PROMPT, max_tokens=1, **wrong)
 
 
 def test_a_logits_processor_decides(model):

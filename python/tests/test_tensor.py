@@ -259,3 +259,15 @@ def test_threads_that_write_to_one_tensor():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert x.tolist() == [float(i) for i in range(200)]
+
+
+def test_formats_and_ranges():
+    assert f"{hg.asarray(1.25):.1f} {hg.asarray(7):03d} {hg.asarray(True)}" == "1.2 007 true"
+    assert f"{hg.arange(2)}" == str(hg.arange(2))
+    with pytest.raises(TypeError, match="'.2f'"):
+        f"{hg.ones(2):.2f}"
+    assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6] and hg.asarray(range(0)).shape == (0,)
+    with pytest.raises(TypeError, match="arange: dtype"):
+        hg.arange(2, dtype="bool")
+    with pytest.raises(ValueError, match="matmul takes"):
+        hg.asarray(1.0) @ hg.ones(2)
