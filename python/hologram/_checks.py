@@ -57,14 +57,10 @@ def _check_of(parameter: str, annotation: str) -> tuple[str, Callable[[Any], str
     """The check of a parameter, and whether None passes; None where the function itself checks it."""
     if parameter == "device":
         return parameter, _device, True
-    types = annotation.split(" | ")
-    rest = [one for one in types if one != "None"]
+    kinds = annotation.split(" | ")
+    rest = [one for one in kinds if one != "None"]
     check = _BY_TYPE.get(rest[0]) if len(rest) == 1 else None
-    return None if check is None else (parameter, check, "None" in types)
-
-
-def _fail(name: str, parameter: str, wanted: str, value: Any) -> None:
-    raise TypeError(f"{name}: {parameter} must be {wanted}, not {type(value).__name__}")
+    return None if check is None else (parameter, check, "None" in kinds)
 
 
 def _checked(function: types.FunctionType, name: str) -> Callable[..., Any]:
@@ -79,25 +75,29 @@ def _checked(function: types.FunctionType, name: str) -> Callable[..., Any]:
     if not named and others is None:
         return function
     positional = checks[: code.co_argcount]
+    # The usual case has a shorter way: of the arguments by place, only the first one is checked, as a tensor.
+    only_first = others is None and [check and check[1] for check in positional] == [_tensor] + [None] * (
+        len(positional) - 1
+    )
+
+    def verify(check: tuple[str, Callable[[Any], str | None], bool] | None, value: Any) -> None:
+        if check is not None:
+            parameter, find, is_optional = check
+            wanted = find(value)
+            if wanted is not None and not (value is None and is_optional):
+                raise TypeError(f"{name}: {parameter} must be {wanted}, not {type(value).__name__}")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for check, value in zip(positional, args):
-            if check is not None:
-                wanted = check[1](value)
-                if wanted is not None and not (value is None and check[2]):
-                    _fail(name, check[0], wanted, value)
-        if others is not None:
-            for value in args[len(positional) :]:
-                wanted = others[1](value)
-                if wanted is not None:
-                    _fail(name, others[0], wanted, value)
-        for key, value in kwargs.items():
-            check = named.get(key)
-            if check is not None:
-                wanted = check[1](value)
-                if wanted is not None and not (value is None and check[2]):
-                    _fail(name, key, wanted, value)
+        if not (only_first and args and type(args[0]) is Tensor):
+            for check, value in zip(positional, args):
+                verify(check, value)
+            if others is not None:
+                for value in args[len(positional) :]:
+                    verify(others, value)
+        for key in kwargs:
+            if key in named:
+                verify(named[key], kwargs[key])
         return function(*args, **kwargs)
 
     return call
