@@ -127,6 +127,8 @@ class Buffer:
 
     def from_bytes(self, data: bytes) -> None:
         """Takes elements as bytes."""
+        if len(data) % self.dtype.itemsize:
+            raise ValueError(f"{len(data)} bytes are no whole number of elements of {self.dtype}")
         self._set(_native.from_bytes(data, self.dtype, [len(data) // self.dtype.itemsize], self.executor.device.name))
 
     def to_bytes(self) -> bytes:
@@ -139,6 +141,8 @@ class Buffer:
 
     def copy_from(self, other: Buffer) -> None:
         """Takes the elements of another buffer."""
+        if not isinstance(getattr(other, "tensor", None), Tensor):
+            raise TypeError(f"copy_from: other must be a Buffer, not {type(other).__name__}")
         self._set(other.tensor)
 
     def free(self) -> None:

@@ -385,7 +385,14 @@ impl PyTensor {
         if !matches!(kind(inner.ty()), 'i' | 'u') {
             return wrong_type(format!("a tensor of {} is no index", dtype::name(inner.ty())));
         }
+        if inner.tensor.shape().iter().product::<usize>() != 1 {
+            return wrong_type(format!("a tensor of shape {:?} is no index", inner.tensor.shape()));
+        }
         item(py, &inner)
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
+        self.tobytes(py)
     }
 
     fn __len__(&self) -> Result<usize> {

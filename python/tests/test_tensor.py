@@ -266,6 +266,7 @@ def test_formats_and_ranges():
     assert f"{hg.arange(2)}" == str(hg.arange(2))
     with pytest.raises(TypeError, match="'.2f'"):
         f"{hg.ones(2):.2f}"
+    assert bytes(hg.asarray([1, 2], dtype="uint8")) == b"\1\2" and hg.arange(4)[: 2**70 : 2**66].tolist() == [0]
     assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6] and hg.asarray(range(0)).shape == (0,)
     with pytest.raises(TypeError, match="arange: dtype"):
         hg.arange(2, dtype="bool")

@@ -85,6 +85,7 @@ def test_random_calls_raise_documented_errors():
 def test_wrong_calls_and_their_classes(tmp_path):
     x, whole = hg.ones(3), hg.asarray([0, 9])
     kernel = hg.kernel("kernel nothing() workgroup(1) {\n}\n")
+    copy = hg.kernel("kernel one(x: buffer<f32, write>, n: u32) workgroup(1) {\n  store.f32 x[n], 1.0\n}\n")
     executor = hg.Executor(backend="cpu")
     three, four = executor.allocate(3), executor.allocate(4)
     table = [
@@ -102,6 +103,13 @@ def test_wrong_calls_and_their_classes(tmp_path):
         (ValueError, "grid", lambda: kernel(grid=2**33)),
         (ValueError, "grid", lambda: kernel(grid=())),
         (TypeError, "grid", lambda: kernel(grid=1.5)),
+        (TypeError, "0 arguments", lambda: kernel(1, grid=1)),
+        (TypeError, "x is a buffer", lambda: copy([1.0], 1, grid=1)),
+        (TypeError, "x is a buffer of float32", lambda: copy(whole, 1, grid=1)),
+        (TypeError, "uint32", lambda: copy(x, 1.5, grid=1)),
+        (TypeError, "copy_from", lambda: four.copy_from(3)),
+        (ValueError, "3 bytes", lambda: four.from_bytes(b"123")),
+        (TypeError, "shape", lambda: range(whole)),
         (TypeError, "grid", lambda: kernel(grid="x")),
         (TypeError, "buffers", lambda: hg.ops.vector_add(executor, None, four, four)),
         (TypeError, "Executor", lambda: hg.ops.vector_add(None, four, four, four)),
@@ -122,6 +130,9 @@ def test_wrong_calls_and_their_classes(tmp_path):
         assert caught.type is error, (text, caught.type)
     hg.ops.vector_add(executor, four, three, four, 3)
     kernel(grid=(1, 1, 1))
+    # A tensor without dimensions is a number.
+    copy(x, hg.asarray(1), grid=1)
+    assert x.tolist() == [1.0, 1.0, 1.0]
 
 
 def calls():
