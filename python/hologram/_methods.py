@@ -122,6 +122,8 @@ def _apply_chat_template(
 _METHODS = {
     "__array__": _array,
     "__array_namespace__": _namespace,
+    # NumPy's numbers leave operators to tensors, its arrays do not.
+    "__array_priority__": -1.0,
     "__contains__": _contains,
     "__copy__": _copy,
     "__deepcopy__": _copy,

@@ -6,6 +6,7 @@ use hologram_core::ops::Reduction;
 use hologram_core::{CoreError, DType, Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
@@ -143,18 +144,29 @@ fn kind_of(name: &str) -> Kind {
 }
 
 /// A tensor or a Python number beside a tensor.
-enum Side<'a, 'py> {
+enum Side<'py> {
     Tensor(Arc<Inner>),
-    Number(&'a Bound<'py, PyAny>),
+    Number(Bound<'py, PyAny>),
 }
 
-fn side<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<Option<Side<'a, 'py>>> {
+fn side<'py>(object: &Bound<'py, PyAny>) -> Result<Option<Side<'py>>> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return Ok(Some(Side::Tensor(tensor.get().get()?)));
     }
-    let number =
-        object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
-    Ok(number.then_some(Side::Number(object)))
+    let is_number = |object: &Bound<'py, PyAny>| {
+        object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>()
+    };
+    if is_number(object) {
+        return Ok(Some(Side::Number(object.clone())));
+    }
+    // NumPy's numbers, which are of classes of their own.
+    let py = object.py();
+    let is_array = object.hasattr(intern!(py, "__array_interface__"))?;
+    if is_array && object.getattr(intern!(py, "ndim")).and_then(|n| n.extract::<usize>()).is_ok_and(|n| n == 0) {
+        let number = object.call_method0(intern!(py, "item"))?;
+        return Ok(is_number(&number).then_some(Side::Number(number)));
+    }
+    Ok(None)
 }
 
 /// The type of a number's operation with a tensor of type `ty`: the tensor's, unless its kind cannot hold the number.
@@ -203,10 +215,10 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
     };
     kind.check(name, ty)?;
     let ty = if matches!(kind, Kind::Float | Kind::Wide) { as_float(ty) } else { ty };
-    let given = |side: Side<'_, '_>| -> Result<Arc<Inner>> {
+    let given = |side: Side<'_>| -> Result<Arc<Inner>> {
         match side {
             Side::Tensor(x) => Ok(x),
-            Side::Number(number) => first.beside(scalar(number, ty, first.tensor.executor())?).get(),
+            Side::Number(number) => first.beside(scalar(&number, ty, first.tensor.executor())?).get(),
         }
     };
     let given = [given(left)?, given(right)?];
