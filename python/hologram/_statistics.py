@@ -83,7 +83,7 @@ def _root(total: Tensor, ord: float) -> Tensor:
 def _cumulative(x: Tensor, axis, include_initial: bool, first: int, compute) -> Tensor:
     if axis is None:
         if x.ndim != 1:
-            raise ValueError("an axis is needed where there are several")
+            raise ValueError(f"axis is needed: the tensor has {x.ndim} dimensions")
         axis = 0
     at = _axis(x, axis)
     result = compute(x, at)

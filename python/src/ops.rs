@@ -198,12 +198,15 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
         (Side::Tensor(x), Side::Tensor(y)) => {
             if x.device != y.device {
                 return value(format!(
-                    "{name}: one tensor is on {}, the other on {}: move one by to_device",
-                    x.device, y.device
+                    "{}: one tensor is on {}, the other on {}: move one by to_device",
+                    public(name),
+                    x.device,
+                    y.device
                 ));
             }
             let Some(ty) = promoted(x.ty(), y.ty()) else {
                 let (x, y) = (dtype::name(x.ty()), dtype::name(y.ty()));
+                let name = public(name);
                 return wrong_type(format!("{name}: {x} and {y} have no common type: convert one by astype"));
             };
             (x.clone(), ty)

@@ -98,7 +98,12 @@ pub fn encode(object: &Bound<'_, PyAny>, ty: Type) -> PyResult<([u8; 8], usize)>
             put(&number.to_le_bytes())
         }};
     }
-    let float = || object.extract::<f64>().map_err(|_| not_a(object, ty));
+    let float = || {
+        object.extract::<f64>().map_err(|error| match error.is_instance_of::<PyOverflowError>(object.py()) {
+            true => PyOverflowError::new_err(format!("an integer is outside the range of {}", dtype::name(ty))),
+            false => not_a(object, ty),
+        })
+    };
     let n = match ty {
         Type::Bool => put(&[u8::from(object.is_truthy()?)]),
         Type::I8 => integer!(i8),

@@ -286,6 +286,10 @@ def test_formats_and_ranges():
     with pytest.raises(TypeError, match="'.2f'"):
         f"{hg.ones(2):.2f}"
     assert bytes(hg.asarray([1, 2], dtype="uint8")) == b"\1\2" and hg.arange(4)[: 2**70 : 2**66].tolist() == [0]
+    assert hg.clip(hg.arange(5), 1.5, 3.5).tolist() == [1.5, 1.5, 2.0, 3.0, 3.5]
+    assert hg.clip(hg.arange(5, dtype="int8"), -1000, hg.asarray(3)).dtype == hg.int8
+    with pytest.raises(OverflowError):
+        hg.ones(1) * 10**400
     assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6] and hg.asarray(range(0)).shape == (0,)
     with pytest.raises(TypeError, match="arange: dtype"):
         hg.arange(2, dtype="bool")
