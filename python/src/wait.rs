@@ -14,8 +14,8 @@ use crate::error::Result;
 /// How long a wait ignores signals.
 const TICK: Duration = Duration::from_millis(40);
 
-/// Work that goes on after Ctrl-C ended the wait for it. A device finishes it before it takes other work.
-static UNSEEN: AtomicUsize = AtomicUsize::new(0);
+/// The number of works that run on after Ctrl-C ended the wait for them. A device finishes them before it takes others.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 /// Who came first: the end of the work or of the wait for it.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl Ended {
     }
 }
 
-/// The result of work on another thread. After Ctrl-C the work goes on unseen, and its result is dropped.
+/// The result of work on another thread. After Ctrl-C the work runs on, and its result is dropped.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (sender, receiver) = sync_channel(1);
     let ended = Arc::new(Ended::default());
@@ -38,7 +38,7 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
         .spawn(move || {
             drop(sender.send(work()));
             if of_work.second() {
-                UNSEEN.fetch_sub(1, Ordering::Relaxed);
+                ABANDONED.fetch_sub(1, Ordering::Relaxed);
             }
         })
         .map_err(|e| PyRuntimeError::new_err(format!("no thread can be started: {e}")))?;
@@ -49,9 +49,9 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
             Ok(value) => return Ok(value),
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupt) = py.check_signals() {
-                    UNSEEN.fetch_add(1, Ordering::Relaxed);
+                    ABANDONED.fetch_add(1, Ordering::Relaxed);
                     if ended.second() {
-                        UNSEEN.fetch_sub(1, Ordering::Relaxed);
+                        ABANDONED.fetch_sub(1, Ordering::Relaxed);
                     }
                     return Err(interrupt.into());
                 }
@@ -69,7 +69,12 @@ const SHORT: usize = 1 << 24;
 /// Whether work of so many steps on the host is worth a thread, so that Ctrl-C ends the wait for it: it is long, or
 /// waits for such work.
 pub fn is_long(on_host: bool, steps: usize) -> bool {
-    on_host && (steps > SHORT || UNSEEN.load(Ordering::Relaxed) > 0)
+    on_host && (steps > SHORT || ABANDONED.load(Ordering::Relaxed) > 0)
+}
+
+/// Forgets abandoned work, whose threads stayed with the parent of a fork.
+pub fn forked() {
+    ABANDONED.store(0, Ordering::Relaxed);
 }
 
 /// The result of work of so many steps. Ctrl-C ends the wait for long work of the host; GPUs work while the caller goes
