@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 from . import _dtypes as dt
@@ -20,21 +21,23 @@ def _whole(name: str, value, low: int | None = None, high: int | None = None) ->
     except TypeError:
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}") from None
     if (low is not None and number < low) or (high is not None and number > high):
-        rest = f"{low} or more" if high is None else f"from {low} to {high}"
+        # A limit of memory says little about a number below.
+        is_open = high is None or (high >= 2**32 and low is not None and number < low)
+        rest = f"{low} or more" if is_open else f"from {low} to {high}"
         raise ValueError(f"{name} is {number}, but must be {rest}")
     return number
 
 
 def _shape(shape, low: int | None = 0) -> list[int]:
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    return [_whole("a size", n, low) for n in sizes]
+    return [_whole("shape: a size", n, low, None if low is None else 2**63 - 1) for n in sizes]
 
 
-def _axis(x: Tensor, axis: int, ndim: int | None = None) -> int:
+def _axis(x: Tensor, axis: int, ndim: int | None = None, name: str = "axis") -> int:
     ndim = x.ndim if ndim is None else ndim
-    axis = _whole("axis", axis)
+    axis = _whole(name, axis)
     if not -ndim <= axis < ndim:
-        raise IndexError(f"there is no axis {axis}: the tensor has {ndim}")
+        raise IndexError(f"{name}: there is no axis {axis}: the tensor has {ndim}")
     return axis % ndim
 
 
@@ -48,6 +51,22 @@ def _axes(x: Tensor, axis) -> list[int]:
     return sorted(axes)
 
 
+def _number(name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
+    """Checks a number as an argument of this name; a tensor passes."""
+    if isinstance(value, Tensor):
+        return
+    if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not low <= value <= high:
+        wanted = f"{low} or more" if high == math.inf else f"from {low} to {high}"
+        raise ValueError(f"{name} is {value}, but must be {wanted if low > -math.inf else 'a number'}")
+
+
+def _several(name: str, value) -> list[int]:
+    """A whole number, or several in a list or a tuple."""
+    return [_whole(name, n) for n in (value if isinstance(value, (tuple, list)) else (value,))]
+
+
 def _tensor(x, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} takes tensors, not {type(x).__name__}: use hologram.asarray")
@@ -58,7 +77,7 @@ def broadcast_shapes(*shapes) -> tuple[int, ...]:
     """The shape that these shapes broadcast to."""
     result: list[int] = []
     for shape in shapes:
-        shape = list(shape)
+        shape = _shape(shape)
         short, long = (result, shape) if len(result) < len(shape) else (shape, result)
         short = [1] * (len(long) - len(short)) + short
         merged = []

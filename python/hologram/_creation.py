@@ -8,7 +8,8 @@ from typing import Any
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _name, _shape, _whole
+from ._checks import check_all
+from ._common import _name, _number, _shape, _whole
 from ._dtypes import as_dtype
 from ._native import Tensor
 from ._search import where
@@ -31,6 +32,7 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
         if copy is False and own is not obj:
             raise ValueError("another type or device needs a copy")
         return _native.elementwise("copy", obj) if copy and own is obj else own
+    obj = list(obj) if isinstance(obj, range) else obj
     listed = isinstance(obj, (builtins.bool, int, float, list, tuple))
     if listed and copy is False:
         raise ValueError("Python's numbers and lists need a copy")
@@ -80,13 +82,21 @@ def arange(start, /, stop=None, step=1, *, dtype=None, device=None) -> Tensor:
     """Numbers from `start` up to, without, `stop`."""
     if stop is None:
         start, stop = 0, start
+    for name, number in (("start", start), ("stop", stop), ("step", step)):
+        _number(name, number)
+        if isinstance(number, float) and not math.isfinite(number):
+            raise ValueError(f"arange: {name} is {number}, but must be finite")
     if step == 0:
-        raise ValueError("the step is 0")
+        raise ValueError("arange: step is 0")
     if dtype is None:
         whole = builtins.all(isinstance(n, int) for n in (start, stop, step))
         dtype = dt.DEFAULT_INT if whole else dt.DEFAULT_FLOAT
     dtype = as_dtype(dtype)
+    if dtype.kind == "b":
+        raise TypeError("arange: dtype must be a type of numbers, not bool")
     count = builtins.max(0, math.ceil((stop - start) / step))
+    if count >= _LIMIT:
+        raise ValueError(f"arange: {count} elements are too many: a tensor has fewer than 2^32")
     if count and dtype.kind in "iu":
         info = dt.iinfo(dtype)
         for end in (start, start + (count - 1) * step):
@@ -127,6 +137,8 @@ def full(shape, fill_value, *, dtype=None, device=None) -> Tensor:
     """A tensor in which every element is `fill_value`."""
     if isinstance(fill_value, Tensor):
         fill_value = fill_value.item()
+    elif isinstance(fill_value, (str, complex)) or not hasattr(fill_value, "__float__"):
+        raise TypeError(f"full: fill_value must be a number, not {type(fill_value).__name__}")
     if dtype is None:
         dtype = as_dtype(type(fill_value))
     return _native.full(_shape(shape), fill_value, as_dtype(dtype), _name(device))
@@ -138,8 +150,10 @@ def full_like(x: Tensor, /, fill_value, *, dtype=None, device=None) -> Tensor:
 
 def linspace(start, stop, /, num: int, *, dtype=None, device=None, endpoint: bool = True) -> Tensor:
     """`num` numbers at equal distances from `start` to `stop`."""
-    if num < 0:
-        raise ValueError(f"num is {num}, but must be 0 or more")
+    num = _whole("num", num, 0, _LIMIT - 1)
+    for name, number in (("start", start), ("stop", stop)):
+        if isinstance(number, complex) or not hasattr(number, "__float__"):
+            raise TypeError(f"linspace: {name} must be a number, not {type(number).__name__}")
     parts = num - 1 if endpoint else num
     dtype = dt.DEFAULT_FLOAT if dtype is None else as_dtype(dtype)
     step = (stop - start) / parts if parts > 0 else 0.0
@@ -220,3 +234,6 @@ def astype(x: Tensor, dtype, /, *, copy: bool = True, device=None) -> Tensor:
     if dtype == x.dtype and result._device == x._device:
         return _native.elementwise("copy", x) if copy else x
     return result
+
+
+check_all(globals())

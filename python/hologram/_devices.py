@@ -16,7 +16,7 @@ class Device:
     name: str
 
     def __init__(self, name: str = "auto"):
-        object.__setattr__(self, "name", _native.open_device(None if name == "auto" else name))
+        object.__setattr__(self, "name", _native.open_device(None if name == "auto" else _named(name)))
 
     @classmethod
     def _of(cls, name: str) -> Device:
@@ -50,6 +50,12 @@ class Device:
         return Device._of, (self.name,)
 
 
+def _named(device: Device | str) -> str:
+    if not isinstance(device, (Device, str)):
+        raise TypeError(f'device must be a name such as "cpu", not {type(device).__name__}')
+    return str(device)
+
+
 def devices() -> list[dict[str, Any]]:
     """The devices of this machine, best first: name, whether it is available, and its description or what is wrong."""
     return _native.devices()
@@ -62,12 +68,12 @@ def default_device() -> Device:
 
 def set_default_device(device: Device | str) -> None:
     """Makes a device the one that `device=None` means; "auto" lets the machine decide."""
-    _native.set_default_device(str(device))
+    _native.set_default_device(_named(device))
 
 
 def synchronize(device: Device | str | None = None) -> None:
     """Waits for all work of a device."""
-    _native.synchronize(None if device is None else str(device))
+    _native.synchronize(None if device is None else _named(device))
 
 
 if hasattr(os, "register_at_fork"):

@@ -63,11 +63,9 @@ class IInfo(NamedTuple):
 
 
 def as_dtype(of) -> DType:
-    """The type of a tensor, or the type that a name, class or NumPy type means."""
+    """The type that a name, a class or a NumPy type means."""
     if isinstance(of, DType):
         return of
-    if isinstance(of, Tensor):
-        return of.dtype
     if of is builtins.bool:
         return bool
     if of is int:
@@ -76,13 +74,18 @@ def as_dtype(of) -> DType:
         return DEFAULT_FLOAT
     name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None)
     if not isinstance(name, str):
-        raise TypeError(f"{of!r} is no element type")
+        raise TypeError(f"dtype must be an element type such as hologram.float32, not {of!r}")
     return DType(name)
+
+
+def _type_of(of) -> DType:
+    """The type of a tensor, or as `as_dtype`."""
+    return of.dtype if isinstance(of, Tensor) else as_dtype(of)
 
 
 def finfo(type, /) -> FInfo:
     """Limits of a float type, or of a tensor's."""
-    dtype = as_dtype(type)
+    dtype = _type_of(type)
     if dtype.kind != "f":
         raise TypeError(f"finfo takes a float type, not {dtype}")
     bits, exponent = _FLOATS[dtype.name]
@@ -92,7 +95,7 @@ def finfo(type, /) -> FInfo:
 
 def iinfo(type, /) -> IInfo:
     """Limits of an integer type, or of a tensor's."""
-    dtype = as_dtype(type)
+    dtype = _type_of(type)
     bits = 8 * dtype.itemsize
     if dtype.kind == "i":
         return IInfo(bits, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)), dtype)
@@ -103,18 +106,22 @@ def iinfo(type, /) -> IInfo:
 
 def isdtype(dtype: DType, kind) -> builtins.bool:
     """Whether a type is of a kind: a type, a name such as "integral", or a tuple of these."""
+    if not isinstance(dtype, DType):
+        raise TypeError(f"isdtype: dtype must be an element type such as hologram.float32, not {dtype!r}")
     if isinstance(kind, tuple):
         return any(isdtype(dtype, one) for one in kind)
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ValueError(f"there is no kind {kind!r}: use one of {', '.join(_KINDS)}")
         return dtype in _KINDS[kind]
+    if not isinstance(kind, DType):
+        raise TypeError(f"isdtype: kind must be a type, a name or a tuple of these, not {kind!r}")
     return dtype == kind
 
 
 def result_type(*arrays_and_dtypes) -> DType:
     """The type that operations on these promote to. Python's numbers take the kind of the others."""
-    types = [as_dtype(x) for x in arrays_and_dtypes if not isinstance(x, (builtins.bool, int, float))]
+    types = [_type_of(x) for x in arrays_and_dtypes if not isinstance(x, (builtins.bool, int, float))]
     numbers = [x for x in arrays_and_dtypes if isinstance(x, (builtins.bool, int, float))]
     if not types and not numbers:
         raise ValueError("result_type takes at least one argument")
@@ -135,7 +142,7 @@ def result_type(*arrays_and_dtypes) -> DType:
 
 def can_cast(from_, to, /) -> builtins.bool:
     """Whether promotion turns the first type into the second."""
-    dtype, to = as_dtype(from_), as_dtype(to)
+    dtype, to = _type_of(from_), as_dtype(to)
     try:
         return _native.promote_types(dtype, to) == to
     except TypeError:

@@ -6,6 +6,7 @@ import builtins
 
 from . import _dtypes as dt
 from . import _native
+from ._checks import check_all
 from ._common import _truth
 from ._native import Tensor
 
@@ -94,7 +95,7 @@ trunc = _rounding("trunc", "The whole number towards zero.")
 
 
 def clip(x: Tensor, /, min=None, max=None) -> Tensor:
-    """min(max(x, min), max); NaN if one is NaN."""
+    """min(max(x, min), max); NaN if one is NaN. Floats as bounds of integers give floats."""
     if x.dtype.kind == "b":
         raise TypeError("clip is not defined for bool")
     result = x
@@ -106,7 +107,7 @@ def clip(x: Tensor, /, min=None, max=None) -> Tensor:
             if not info.min <= bound <= info.max:
                 bound = info.min if bound < info.min else info.max
         result = _native.elementwise(native, result, bound)
-    if result.dtype != x.dtype:
+    if result.dtype != x.dtype and (x.dtype.kind == "f" or result.dtype.kind != "f"):
         result = _native.cast(result, x.dtype)
     return _native.elementwise("copy", x) if result is x else result
 
@@ -179,3 +180,6 @@ def sign(x: Tensor, /) -> Tensor:
 def square(x: Tensor, /) -> Tensor:
     """x · x."""
     return x * x
+
+
+check_all(globals())

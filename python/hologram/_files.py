@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from . import _native
+from ._checks import check_all
 from ._native import Tensor
 
 
@@ -18,6 +19,11 @@ def save(path: str | os.PathLike, tensors: Tensor | dict[str, Tensor]) -> None:
     elif name.endswith(".safetensors"):
         if isinstance(tensors, Tensor):
             raise TypeError("a .safetensors file holds tensors by name: give a dict")
+        if not isinstance(tensors, dict):
+            raise TypeError(f"save: tensors must be a dict of tensors by name, not {type(tensors).__name__}")
+        for key, value in tensors.items():
+            if not isinstance(key, str) or not isinstance(value, Tensor):
+                raise TypeError(f"save: tensors must be tensors by name, but {key!r} is {type(value).__name__}")
         if "__metadata__" in tensors:
             raise ValueError("a .safetensors file has no tensor named __metadata__: the format keeps that name")
         _native.save_safetensors(name, dict(tensors))
@@ -34,3 +40,6 @@ def load(path: str | os.PathLike, *, device=None) -> Tensor | dict[str, Tensor]:
     if name.endswith(".safetensors"):
         return _native.load_safetensors(name, device)
     raise ValueError(f"{name} ends neither in .npy nor in .safetensors")
+
+
+check_all(globals())

@@ -8,6 +8,8 @@ from typing import Any
 
 from . import _dtypes as dt
 from . import _native
+from ._checks import check_all
+from ._common import _several
 from ._compile import _build, _flatten
 from ._native import Tensor
 
@@ -26,8 +28,12 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
     >>> float(value), slope.tolist()
     (5.0, [2.0, 4.0])
     """
-    several = not isinstance(argnums, int)
-    numbers = tuple(argnums) if several else (argnums,)
+    if not callable(function):
+        raise TypeError(f"grad takes a function, not {type(function).__name__}")
+    several = isinstance(argnums, (list, tuple))
+    numbers = tuple(_several("argnums", argnums))
+    if not numbers:
+        raise ValueError("argnums names no argument")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -99,3 +105,6 @@ def straight_through(x: Tensor, y: Tensor, /) -> Tensor:
     3.0
     """
     return _native.straight_through(x, y)
+
+
+check_all(globals())

@@ -73,8 +73,8 @@ def _take_slice(x: Tensor, dim: int, key: slice) -> Tensor:
     places = range(*key.indices(x.shape[dim]))
     if not places:
         return _native.slice(x, dim, 0, 0)
-    if places.step == 1:
-        return _native.slice(x, dim, places.start, places.stop)
+    if places.step == 1 or len(places) == 1:
+        return _native.slice(x, dim, places.start, places.start + len(places))
     return _native.slice_step(x, dim, places.start, places.step, len(places))
 
 

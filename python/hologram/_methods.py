@@ -7,7 +7,7 @@ import sys
 from . import _dtypes as dt
 from . import _functions as f
 from . import _indexing, _native
-from ._devices import Device
+from ._devices import Device, _named
 from ._native import Tensor, Tokenizer
 
 
@@ -22,7 +22,7 @@ def _to_device(self: Tensor, device: Device | str, /, *, stream=None) -> Tensor:
     """A copy on a device, or the tensor itself if it is there."""
     if stream is not None:
         raise ValueError("to_device takes no stream: copies are ordered with the device's work")
-    return _native.to_device(self, str(device))
+    return _native.to_device(self, _named(device))
 
 
 def _array(self: Tensor, dtype=None, copy: bool | None = None):
@@ -64,6 +64,15 @@ def _unpickled(data: bytes, dtype: str, shape: tuple[int, ...]) -> Tensor:
 
 def _copy(self: Tensor, memo=None) -> Tensor:
     return _native.elementwise("copy", self)
+
+
+def _format(self: Tensor, spec: str) -> str:
+    """As `str`; with a format, such as ".3f", that of the only element."""
+    if not spec:
+        return str(self)
+    if self.ndim:
+        raise TypeError(f"the format {spec!r} is for a tensor without dimensions, not for one of shape {self.shape}")
+    return format(self.item(), spec)
 
 
 def _transposed(self: Tensor) -> Tensor:
@@ -113,9 +122,12 @@ def _apply_chat_template(
 _METHODS = {
     "__array__": _array,
     "__array_namespace__": _namespace,
+    # NumPy's numbers leave operators to tensors, its arrays do not.
+    "__array_priority__": -1.0,
     "__contains__": _contains,
     "__copy__": _copy,
     "__deepcopy__": _copy,
+    "__format__": _format,
     "__getitem__": _indexing.getitem,
     "__hash__": None,
     "__iter__": _iter,

@@ -59,6 +59,8 @@ class Processed:
             return self._end("context" if self._full else "length", self._decoder.finish())
         logits = self._session.feed(self._next_tokens)
         changed = self._processor(list(self._all), logits)
+        if changed is None:
+            raise TypeError("logits_processor returned None, not logits")
         if not isinstance(changed, Tensor):
             from ._creation import asarray
 

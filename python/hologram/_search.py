@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _axes, _axis, _tensor, _truth, broadcast_shapes
+from ._checks import check_all
+from ._common import _axes, _axis, _truth, broadcast_shapes
 from ._dtypes import result_type
 from ._indexing import check_on_host, getitem
 from ._native import Tensor
@@ -75,7 +76,9 @@ def searchsorted(x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tenso
 
 def where(condition: Tensor, x1, x2, /) -> Tensor:
     """x1 where the condition is true, else x2."""
-    _tensor(condition, "where")
+    for name, x in (("x1", x1), ("x2", x2)):
+        if not isinstance(x, (Tensor, bool, int, float)):
+            raise TypeError(f"where: {name} must be a tensor or a number, not {type(x).__name__}")
     dtype = result_type(x1, x2)
     device = condition._device
 
@@ -122,8 +125,10 @@ def unique_values(x: Tensor, /) -> Tensor:
     return _native.unique(x)[0]
 
 
-def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
+def take(x: Tensor, indices: Any, /, *, axis: int | None = None) -> Tensor:
     """The slices of an axis at these indices."""
+    if not isinstance(indices, (Tensor, list, tuple, int)):
+        raise TypeError(f"take: indices must be a tensor of whole numbers, not {type(indices).__name__}")
     if axis is None:
         if x.ndim != 1:
             raise ValueError("take needs an axis where there are several")
@@ -147,3 +152,6 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     check_on_host(indices, at, size)
     indices = _native.cast(where(indices < 0, indices + size, indices), dt.uint32)
     return _native.take_along(_native.contiguous(x), _native.contiguous(indices), at)
+
+
+check_all(globals())

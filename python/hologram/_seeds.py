@@ -39,6 +39,8 @@ class Executor:
 
     def __init__(self, backend: str | BackendType = "auto"):
         name = backend.value if isinstance(backend, BackendType) else backend
+        if not isinstance(name, str):
+            raise TypeError(f'Executor: backend must be a name such as "cpu", not {type(name).__name__}')
         kind = name.partition(":")[0]
         if kind not in ("auto", "cpu", "metal", "cuda", "reference"):
             raise ValueError(f"Invalid backend {name!r}: use auto, cpu, metal or cuda")
@@ -76,6 +78,8 @@ class Buffer:
     """Elements on an executor's device, in one dimension. `tensor` is the tensor of all."""
 
     def __init__(self, executor: Executor, size: int, dtype: DType | str = dt.float32):
+        if not isinstance(executor, Executor):
+            raise TypeError(f"Buffer: executor must be an Executor, not {type(executor).__name__}")
         if executor._freed:
             raise ValueError("the executor's cleanup has been called")
         self.executor = executor
@@ -123,6 +127,8 @@ class Buffer:
 
     def from_bytes(self, data: bytes) -> None:
         """Takes elements as bytes."""
+        if len(data) % self.dtype.itemsize:
+            raise ValueError(f"{len(data)} bytes are no whole number of elements of {self.dtype}")
         self._set(_native.from_bytes(data, self.dtype, [len(data) // self.dtype.itemsize], self.executor.device.name))
 
     def to_bytes(self) -> bytes:
@@ -135,6 +141,8 @@ class Buffer:
 
     def copy_from(self, other: Buffer) -> None:
         """Takes the elements of another buffer."""
+        if not isinstance(getattr(other, "tensor", None), Tensor):
+            raise TypeError(f"copy_from: other must be a Buffer, not {type(other).__name__}")
         self._set(other.tensor)
 
     def free(self) -> None:

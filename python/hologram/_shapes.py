@@ -6,10 +6,17 @@ import math
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _axes, _axis, _shape, _tensor, _wide, broadcast_shapes
+from ._checks import check_all
+from ._common import _axes, _axis, _several, _shape, _tensor, _whole, _wide, broadcast_shapes
 from ._dtypes import result_type
 from ._indexing import getitem
 from ._native import Tensor
+
+
+def _list(name: str, arrays) -> list[Tensor]:
+    if not hasattr(arrays, "__iter__"):
+        raise TypeError(f"{name}: arrays must be a list or a tuple of tensors, not {type(arrays).__name__}")
+    return [_tensor(x, name) for x in arrays]
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
@@ -25,7 +32,7 @@ def broadcast_to(x: Tensor, /, shape) -> Tensor:
 
 def concat(arrays, /, *, axis: int | None = 0) -> Tensor:
     """The tensors, one behind the other, along an axis; None joins their elements."""
-    arrays = [_tensor(x, "concat") for x in arrays]
+    arrays = _list("concat", arrays)
     if not arrays:
         raise ValueError("there are no tensors to concatenate")
     dtype = result_type(*arrays)
@@ -49,8 +56,8 @@ def flip(x: Tensor, /, *, axis=None) -> Tensor:
 
 def moveaxis(x: Tensor, source, destination, /) -> Tensor:
     """A view with axes moved to other places."""
-    source = [_axis(x, a) for a in (source if isinstance(source, (tuple, list)) else (source,))]
-    destination = [_axis(x, a) for a in (destination if isinstance(destination, (tuple, list)) else (destination,))]
+    source = [_axis(x, a, name="source") for a in _several("source", source)]
+    destination = [_axis(x, a, name="destination") for a in _several("destination", destination)]
     if len(source) != len(destination):
         raise ValueError("source and destination have different lengths")
     if len(set(source)) != len(source) or len(set(destination)) != len(destination):
@@ -63,7 +70,12 @@ def moveaxis(x: Tensor, source, destination, /) -> Tensor:
 
 def permute_dims(x: Tensor, /, axes) -> Tensor:
     """A view with the axes in another order."""
-    return _native.permute(x, [_axis(x, a) for a in axes])
+    if not isinstance(axes, (tuple, list)):
+        raise TypeError(f"permute_dims: axes must be a tuple of whole numbers, not {type(axes).__name__}")
+    order = [_axis(x, a) for a in axes]
+    if sorted(order) != list(range(x.ndim)):
+        raise ValueError(f"permute_dims: axes must name each of the {x.ndim} axes once, not {tuple(axes)}")
+    return _native.permute(x, order)
 
 
 def repeat(x: Tensor, repeats, /, *, axis: int | None = None) -> Tensor:
@@ -75,13 +87,15 @@ def repeat(x: Tensor, repeats, /, *, axis: int | None = None) -> Tensor:
     if isinstance(repeats, Tensor) and repeats.size == 1 and size != 1:
         repeats = repeats.item()
     if isinstance(repeats, Tensor):
-        counts = [int(n) for n in reshape(repeats, (-1,)).tolist()]
+        if repeats.dtype.kind not in "iu":
+            raise TypeError(f"repeats must be whole numbers, not {repeats.dtype}")
+        repeats = reshape(repeats, (-1,)).tolist()
+    if isinstance(repeats, (tuple, list)):
+        counts = [_whole("repeats", n, 0, 2**32) for n in repeats]
         if len(counts) != size:
-            raise ValueError(f"there are {len(counts)} counts for {size} elements")
+            raise ValueError(f"repeats: there are {len(counts)} counts for {size} elements")
     else:
-        counts = [int(repeats)] * size
-    if counts and min(counts) < 0:
-        raise ValueError(f"a count is {min(counts)}, but must be 0 or more")
+        counts = [_whole("repeats", repeats, 0, 2**32)] * size
     if sum(counts) >= 2**32:
         raise ValueError(f"{sum(counts)} elements are too many: a tensor has fewer than 2^32")
     places = [i for i, n in enumerate(counts) for _ in range(n)]
@@ -111,13 +125,15 @@ def reshape(x: Tensor, /, shape, *, copy: bool | None = None) -> Tensor:
 def roll(x: Tensor, /, shift, *, axis=None) -> Tensor:
     """The elements moved along axes, those beyond the end to the front."""
     if axis is None:
-        if not isinstance(shift, int):
-            raise ValueError("several shifts take as many axes")
+        if isinstance(shift, (tuple, list)):
+            raise ValueError("roll: several shifts take as many axes")
         return reshape(roll(reshape(x, (-1,)), shift, axis=0), x.shape)
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    shifts = _several("shift", shift)
+    if not isinstance(shift, (tuple, list)):
+        shifts *= len(axes)
     if len(shifts) != len(axes):
-        raise ValueError("there are not as many shifts as axes")
+        raise ValueError(f"roll: there are {len(shifts)} shifts for {len(axes)} axes")
     for s, a in zip(shifts, axes):
         a = _axis(x, a)
         size = x.shape[a]
@@ -139,7 +155,7 @@ def squeeze(x: Tensor, /, axis) -> Tensor:
 
 def stack(arrays, /, *, axis: int = 0) -> Tensor:
     """The tensors along a new axis."""
-    arrays = list(arrays)
+    arrays = _list("stack", arrays)
     if not arrays:
         raise ValueError("there are no tensors to stack")
     at = _axis(arrays[0], axis, arrays[0].ndim + 1)
@@ -148,7 +164,7 @@ def stack(arrays, /, *, axis: int = 0) -> Tensor:
 
 def tile(x: Tensor, repetitions, /) -> Tensor:
     """The whole tensor several times along its axes."""
-    repetitions = list(repetitions) if isinstance(repetitions, (tuple, list)) else [repetitions]
+    repetitions = [_whole("repetitions", n, 0, 2**32) for n in _several("repetitions", repetitions)]
     ndim = max(x.ndim, len(repetitions))
     shape = [1] * (ndim - x.ndim) + list(x.shape)
     repetitions = [1] * (ndim - len(repetitions)) + repetitions
@@ -183,7 +199,9 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes=2) -> Tensor:
             raise ValueError(f"axes is {axes}, but the tensors have {x1.ndim} and {x2.ndim} dimensions")
         first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
     else:
-        first, second = [_axis(x1, a) for a in axes[0]], [_axis(x2, a) for a in axes[1]]
+        if not isinstance(axes, (tuple, list)) or len(axes) != 2:
+            raise TypeError("tensordot: axes must be a whole number, or two tuples of them")
+        first, second = ([_axis(x, a) for a in _several("axes", some)] for x, some in zip((x1, x2), axes))
     if [x1.shape[a] for a in first] != [x2.shape[a] for a in second]:
         raise ValueError("the summed axes have different sizes")
     rest1 = [i for i in range(x1.ndim) if i not in first]
@@ -204,3 +222,6 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
         raise ValueError(f"the vectors have {x1.shape[axis]} and {x2.shape[axis]} elements")
     product = x1 * x2
     return _native.cast(_native.reduce("sum", _wide(product, None), [product.ndim + axis], False), product.dtype)
+
+
+check_all(globals())

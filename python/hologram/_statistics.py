@@ -7,6 +7,7 @@ import math
 
 from . import _dtypes as dt
 from . import _native
+from ._checks import check_all
 from ._common import _axes, _axis, _float, _wide
 from ._elementwise import sqrt
 from ._native import Tensor
@@ -56,19 +57,33 @@ def var(x: Tensor, /, *, axis=None, correction: float = 0.0, keepdims: bool = Fa
     count = math.prod(x.shape[a] for a in axes)
     off = x - mean(x, axis=tuple(axes), keepdims=True)
     total = _native.reduce("sum", off * off, axes, keepdims)
-    rest = count - correction
+    rest = count - float(correction)
+    if math.isnan(rest):
+        raise ValueError("correction is NaN, but must be a number")
     return total / rest if rest > 0 else total * (math.nan if rest == 0 else math.inf)
 
 
 def std(x: Tensor, /, *, axis=None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The standard deviation along axes, as `var`."""
-    return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    """The standard deviation along axes, as `var`. Where it is 0 its gradient is 0."""
+    return _root(var(x, axis=axis, correction=correction, keepdims=keepdims), 2)
+
+
+def _root(total: Tensor, ord: float) -> Tensor:
+    """The `ord`-th root of a sum of powers; at 0, where the root has no slope, the gradient is that of the sum."""
+
+    def root(x: Tensor) -> Tensor:
+        return sqrt(x) if ord == 2 else x ** (1 / ord)
+
+    if not _native.is_recording() or ord <= 1:
+        return root(total)
+    zero, one = total == 0, _native.full([], 1, total.dtype, total._device)
+    return _native.select(zero, total, root(_native.select(zero, one, total)))
 
 
 def _cumulative(x: Tensor, axis, include_initial: bool, first: int, compute) -> Tensor:
     if axis is None:
         if x.ndim != 1:
-            raise ValueError("an axis is needed where there are several")
+            raise ValueError(f"axis is needed: the tensor has {x.ndim} dimensions")
         axis = 0
     at = _axis(x, axis)
     result = compute(x, at)
@@ -121,3 +136,6 @@ def diff(
         high, low = _native.slice(x, at, 1, size), _native.slice(x, at, 0, size - 1)
         x = high ^ low if x.dtype.kind == "b" else high - low
     return x
+
+
+check_all(globals())

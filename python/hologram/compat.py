@@ -38,6 +38,27 @@ class SamplingParams:
         return options
 
 
+def _options(params: SamplingParams | None) -> dict[str, Any]:
+    if params is not None and not isinstance(params, SamplingParams):
+        raise TypeError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
+    return (params or SamplingParams()).options()
+
+
+def _logprobs(done: llm.Completion) -> dict[str, Any] | None:
+    """Log-probabilities in the shape of OpenAI's completions."""
+    if done.logprobs is None:
+        return None
+
+    def text(one: Any) -> str:
+        return one.bytes.decode(errors="replace")
+
+    return {
+        "tokens": [text(one) for one in done.logprobs],
+        "token_logprobs": [one.logprob for one in done.logprobs],
+        "top_logprobs": [{text(other): other.logprob for other in one.top} for one in done.logprobs],
+    }
+
+
 class LLM:
     """A model with vLLM's `generate`: one result per prompt, the text in `result.outputs[0].text`."""
 
@@ -45,21 +66,31 @@ class LLM:
         self.model = llm.load(model, device=device, ctx=max_model_len, sequences=max_num_seqs)
 
     def generate(
-        self, prompts: str | Sequence[str], sampling_params: SamplingParams | None = None
+        self,
+        prompts: str | Sequence[str],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[SimpleNamespace]:
-        """Continues the prompts as one batch."""
+        """Continues the prompts as one batch, with the same options or those of each."""
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        done = self.model.generate(prompts, **(sampling_params or SamplingParams()).options())
-        return [self._result(prompt, one) for prompt, one in zip(prompts, done)]
+        params = sampling_params if isinstance(sampling_params, (list, tuple)) else [sampling_params] * len(prompts)
+        if len(params) != len(prompts):
+            raise ValueError(f"sampling_params: there are {len(params)} for {len(prompts)} prompts")
+        streams: list[llm.Stream] = []
+        try:
+            for prompt, own in zip(prompts, params):
+                streams.append(self.model.stream(prompt, **_options(own)))
+            return [self._result(prompt, stream.completion()) for prompt, stream in zip(prompts, streams)]
+        finally:
+            for stream in streams:
+                stream.close()
 
     def chat(self, messages: Sequence[dict], sampling_params: SamplingParams | None = None) -> list[SimpleNamespace]:
         """The reply to a conversation."""
         tokens = self.model.tokenizer.apply_chat_template(messages)
-        done = self.model.generate(tokens, **(sampling_params or SamplingParams()).options())
-        return [self._result(None, done)]
+        return [self._result(None, self.model.generate(tokens, **_options(sampling_params)))]
 
     def _result(self, prompt: str | None, done: llm.Completion) -> SimpleNamespace:
-        reason = {"end": "stop", "stop": "stop"}.get(done.finish, "length")
+        reason = llm._finish_reason(done.finish)
         output = SimpleNamespace(
             index=0, text=done.text, token_ids=done.tokens, finish_reason=reason, logprobs=done.logprobs
         )
@@ -77,18 +108,24 @@ class Llama:
         if stream:
             return self._chunks(prompt, max_tokens, options)
         done = self.model.generate(prompt, max_tokens=max_tokens, **options)
-        reason = "stop" if done.finish in ("end", "stop") else "length"
-        choice = {"index": 0, "text": done.text, "logprobs": None, "finish_reason": reason}
-        return {"object": "text_completion", "model": self.model.config["name"], "choices": [choice]}
+        reason, of_prompt = llm._finish_reason(done.finish), done.stats.get("prompt_tokens", 0)
+        return {
+            "object": "text_completion",
+            "model": self.model.config["name"],
+            "choices": [{"index": 0, "text": done.text, "logprobs": _logprobs(done), "finish_reason": reason}],
+            "usage": {
+                "prompt_tokens": of_prompt,
+                "completion_tokens": len(done.tokens),
+                "total_tokens": of_prompt + len(done.tokens),
+            },
+        }
 
     create_completion = __call__
 
     def _chunks(self, prompt: str, max_tokens: int | None, options: dict) -> Iterator[dict[str, Any]]:
         for piece in self.model.stream(prompt, max_tokens=max_tokens, **options):
-            yield {
-                "object": "text_completion",
-                "choices": [{"index": 0, "text": piece.text, "finish_reason": piece.finish}],
-            }
+            reason = None if piece.finish is None else llm._finish_reason(piece.finish)
+            yield {"object": "text_completion", "choices": [{"index": 0, "text": piece.text, "finish_reason": reason}]}
 
     def create_chat_completion(self, messages: Sequence[dict], *, stream: bool = False, **options) -> Any:
         """The reply to a conversation."""

@@ -12,9 +12,11 @@ from typing import NamedTuple
 from . import _dtypes as dt
 from . import _functions as f
 from . import _native
-from ._common import _axes, _axis, _float, broadcast_shapes
+from ._checks import check_all
+from ._common import _axes, _axis, _float, _number, broadcast_shapes
 from ._functions import matmul, matrix_transpose, tensordot, vecdot
 from ._native import Tensor
+from ._statistics import _root
 
 __all__ = [
     "cholesky",
@@ -66,6 +68,8 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     if x.ndim < 2:
         raise ValueError("diagonal takes matrices")
     rows, columns = x.shape[-2:]
+    # Diagonals outside the matrix have nothing.
+    offset = max(-rows, min(offset, columns))
     first = (max(-offset, 0), max(offset, 0))
     count = max(min(rows - first[0], columns - first[1]), 0)
     flat = f.reshape(x, (*x.shape[:-2], rows * columns))
@@ -191,7 +195,9 @@ def inv(x: Tensor, /) -> Tensor:
 
 def _cut(x: Tensor, values: Tensor, rtol) -> Tensor:
     """The least singular values that count, with a dimension for them."""
-    if rtol is None:
+    if rtol is not None:
+        _number("rtol", rtol)
+    else:
         rtol = max(x.shape[-2:]) * dt.finfo(x.dtype).eps
     if isinstance(rtol, Tensor):
         rtol = f.expand_dims(rtol, axis=-1)
@@ -219,7 +225,7 @@ def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
 
 
 def vector_norm(x: Tensor, /, *, axis=None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of vectors along axes: the `ord`-th root of the sum of powers."""
+    """The norm of vectors along axes: the `ord`-th root of the sum of powers. At 0 its gradient is 0."""
     size = f.abs(_float(x))
     axes = _axes(x, axis)
     if ord == math.inf:
@@ -231,8 +237,8 @@ def vector_norm(x: Tensor, /, *, axis=None, keepdims: bool = False, ord: float =
     if ord == 1:
         return f.sum(size, axis=axes, keepdims=keepdims)
     if ord == 2:
-        return f.sqrt(f.sum(size * size, axis=axes, keepdims=keepdims))
-    return f.sum(size**ord, axis=axes, keepdims=keepdims) ** (1 / ord)
+        return _root(f.sum(size * size, axis=axes, keepdims=keepdims), 2)
+    return _root(f.sum(size**ord, axis=axes, keepdims=keepdims), ord)
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord="fro") -> Tensor:
@@ -252,3 +258,6 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord="fro") -> Tensor:
     else:
         raise ValueError(f"there is no norm {ord!r}: use 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
     return result if keepdims else f.squeeze(result, axis=(-2, -1))
+
+
+check_all(globals())

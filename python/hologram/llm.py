@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._common import _whole
+from ._common import _number, _whole
 from ._methods import written as _written
 from ._native import Session, Tensor, Tokenizer
 from ._processed import SAMPLING, Processed
@@ -181,12 +181,24 @@ _WHOLE = {
     "priority": (-(2**31), 2**31 - 1),
 }
 
+# Those that are numbers, texts, and one of which a request may have.
+_NUMBERS = ("temperature", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "timeout")
+_TEXTS = ("regex", "grammar", "tenant")
+_CONSTRAINTS = ("json_schema", "json_object", "regex", "grammar")
+
 # Those that are true or false.
 _FLAGS = ("ignore_eos", "prompt_logprobs", "json_object")
 
 
 def _given(name: str, value, low: int, high: int | None = None) -> int | None:
     return None if value is None else _whole(name, value, low, high)
+
+
+def _texts(name: str, value) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{name} must be a string or a list of them, not {value!r}")
+    return list(texts)
 
 
 def _adapters(lora) -> list[tuple[str, float]]:
@@ -334,7 +346,7 @@ class Model:
             "presence_penalty": presence_penalty,
             "frequency_penalty": frequency_penalty,
             "seed": int.from_bytes(os.urandom(6), "little") if seed is None else seed,
-            "stop": [stop] if isinstance(stop, str) else list(stop) if stop is not None else None,
+            "stop": None if stop is None else _texts("stop", stop),
             "stop_tokens": stop_tokens,
             "ignore_eos": ignore_eos or None,
             "min_tokens": min_tokens,
@@ -352,6 +364,13 @@ class Model:
             "tenant": tenant,
         }
         options = {key: value for key, value in options.items() if value is not None}
+        for key in (key for key in _NUMBERS if key in options):
+            _number(key, options[key])
+        for key in (key for key in _TEXTS if not isinstance(options.get(key, ""), str)):
+            raise TypeError(f"{key} must be a string, not {type(options[key]).__name__}")
+        constraints = [key for key in _CONSTRAINTS if key in options]
+        if len(constraints) > 1:
+            raise ValueError(f"{constraints[0]} does not go together with {constraints[1]}")
         for key, (least, most) in _WHOLE.items():
             if key in options:
                 options[key] = _whole(key, options[key], least, most)
@@ -360,6 +379,8 @@ class Model:
             options["stop_tokens"] = [_whole("a token of stop_tokens", token, 0, vocab - 1) for token in stop_tokens]
         tokens = self._tokens(prompt)
         if logits_processor is not None:
+            if not callable(logits_processor):
+                raise TypeError(f"logits_processor must be a function, not {type(logits_processor).__name__}")
             refused = [
                 key for key in options if key not in (*SAMPLING, "max_tokens", "stop", "stop_tokens", "ignore_eos")
             ]

@@ -24,6 +24,8 @@ from typing import Any
 from . import _dtypes as dt
 from . import _functions as f
 from . import _gradients, _native, random
+from ._checks import check_all
+from ._common import _axis, _number, _several, _whole
 from ._indexing import is_at_hand
 from ._native import Tensor
 
@@ -127,7 +129,7 @@ def _updated(part: Any, value: Any) -> Any:
     if isinstance(part, Module):
         return part.update(value)
     if isinstance(part, (list, tuple)):
-        return type(part)(_updated(one, new) for one, new in zip(part, value, strict=True))
+        return _like(part, [_updated(one, new) for one, new in zip(part, value, strict=True)])
     if isinstance(part, dict):
         return {key: _updated(one, value[key]) if key in value else one for key, one in part.items()}
     return value if isinstance(part, Tensor) else part
@@ -164,22 +166,66 @@ def _filled(prefix: str, part: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def value_and_grad(module: Module, function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """A function of the same arguments that gives the function's value and its gradients by the module's parameters."""
+    """A function of the same arguments that gives the function's value and its gradients by the module's parameters.
+
+    What the function sets in the module, such as a running mean, stays.
+    """
+    if not isinstance(module, Module):
+        raise TypeError(f"value_and_grad: module must be a Module, not {type(module).__name__}")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         parameters = module.parameters()
+        stand_ins: list[tuple[Tensor, Tensor, int]] = []
 
         def inner(replaced: Any) -> Any:
+            pairs = zip(_leaves(replaced), _leaves(parameters), strict=True)
+            stand_ins.extend((one, own, one._id) for one, own in pairs)
             module.update(replaced)
             return function(*args, **kwargs)
 
         try:
             return _gradients.value_and_grad(inner)(parameters)
         finally:
-            module.update(parameters)
+            owners: dict[int, Tensor] = {}
+            for one, own, number in stand_ins:
+                # Changed in place.
+                if one._id != number:
+                    own._rebind(one)
+                owners[id(one)] = own
+            _restored(module, owners)
 
     return call
+
+
+def _leaves(part: Any) -> list[Tensor]:
+    """The tensors of parameters."""
+    if isinstance(part, Tensor):
+        return [part]
+    return [leaf for one in (part.values() if isinstance(part, dict) else part) for leaf in _leaves(one)]
+
+
+def _restored(part: Any, owners: dict[int, Tensor]) -> Any:
+    """The part of a module with the tensors for which others stood in, by the ids of those."""
+    if isinstance(part, Tensor):
+        return owners.get(id(part), part)
+    if isinstance(part, Module):
+        for name, one in list(vars(part).items()):
+            restored = one if name.startswith("_") else _restored(one, owners)
+            if restored is not one:
+                setattr(part, name, restored)
+    elif isinstance(part, list):
+        part[:] = [_restored(one, owners) for one in part]
+    elif isinstance(part, dict):
+        part.update({key: _restored(one, owners) for key, one in part.items()})
+    elif isinstance(part, tuple):
+        return _like(part, [_restored(one, owners) for one in part])
+    return part
+
+
+def _like(part: Any, parts: list[Any]) -> Any:
+    """A list, a tuple or a named tuple, as this one is."""
+    return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
 
 
 def _check_numbers(name: str, x: Tensor, count: int) -> None:
@@ -213,12 +259,12 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 def softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
     """e^x over its sum along an axis."""
-    return _native.softmax(x, axis % max(x.ndim, 1))
+    return _native.softmax(x, _axis(x, axis))
 
 
 def log_softmax(x: Tensor, /, *, axis: int = -1) -> Tensor:
     """The logarithm of the softmax."""
-    return _native.log_softmax(x, axis % max(x.ndim, 1))
+    return _native.log_softmax(x, _axis(x, axis))
 
 
 def mse_loss(x: Tensor, target: Tensor, /, *, reduction: str = "mean") -> Tensor:
@@ -234,7 +280,7 @@ def bce_with_logits(x: Tensor, target: Tensor, /, *, reduction: str = "mean") ->
 def cross_entropy(x: Tensor, target: Tensor, /, *, reduction: str = "mean") -> Tensor:
     """The cross-entropy of logits [.., classes] and the classes [..], whole numbers."""
     if x.ndim > 0:
-        _check_numbers("the classes", target, x.shape[-1])
+        _check_numbers("target (the classes)", target, x.shape[-1])
     return _native.loss("cross_entropy", x, _native.cast(target, dt.uint32), reduction)
 
 
@@ -267,7 +313,7 @@ class Embedding(Module):
         self.weight = random.normal((count, size), std=1 / math.sqrt(size), device=device)
 
     def __call__(self, ids: Tensor) -> Tensor:
-        _check_numbers("the numbers of rows", ids, self.weight.shape[0])
+        _check_numbers("ids (the numbers of rows)", ids, self.weight.shape[0])
         flat = _native.cast(f.reshape(ids, (-1,)), dt.uint32)
         return f.reshape(_native.take_along(self.weight, flat, 0), (*ids.shape, self.weight.shape[1]))
 
@@ -276,6 +322,7 @@ class LayerNorm(Module):
     """Rows of mean 0 and variance 1, scaled and shifted."""
 
     def __init__(self, size: int, eps: float = 1e-5, *, device: Any = None):
+        _number("eps", eps, 0.0)
         self.weight, self.bias = f.ones(size, device=device), f.zeros(size, device=device)
         self.eps = eps
 
@@ -287,6 +334,7 @@ class RMSNorm(Module):
     """Rows divided by their root mean square, and scaled."""
 
     def __init__(self, size: int, eps: float = 1e-5, *, device: Any = None):
+        _number("eps", eps, 0.0)
         self.weight = f.ones(size, device=device)
         self.eps = eps
 
@@ -307,9 +355,12 @@ class MultiHeadAttention(Module):
         bias: bool = False,
         device: Any = None,
     ):
-        key_heads = heads if key_heads is None else key_heads
+        key_heads = heads if key_heads is None else _whole("key_heads", key_heads, 1)
+        heads = _whole("heads", heads, 1)
         if size % heads or heads % key_heads:
-            raise ValueError(f"{size} is no multiple of {heads} heads, or these of {key_heads}")
+            raise ValueError(
+                f"size is {size}, no multiple of {heads} heads, or these are none of {key_heads} key_heads"
+            )
         self.heads, self.key_heads, self.causal = heads, key_heads, causal
         of_keys = size // heads * key_heads
         self.query = Linear(size, size, bias, device=device)
@@ -318,6 +369,8 @@ class MultiHeadAttention(Module):
         self.output = Linear(size, size, bias, device=device)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim != 3:
+            raise ValueError(f"MultiHeadAttention: x must be [batch, tokens, size], not of {x.ndim} dimensions")
         batch, tokens, size = x.shape
 
         def split(y: Tensor, heads: int) -> Tensor:
@@ -329,8 +382,11 @@ class MultiHeadAttention(Module):
         return self.output(f.reshape(f.permute_dims(y, (0, 2, 1, 3)), (batch, tokens, size)))
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+def _pair(name: str, value: int | tuple[int, int], low: int) -> tuple[int, int]:
+    both = [_whole(name, n, low) for n in _several(name, value)]
+    if len(both) not in (1, 2):
+        raise ValueError(f"{name} is one number or two, not {len(both)}")
+    return (both[0], both[-1])
 
 
 class Conv2d(Module):
@@ -349,11 +405,14 @@ class Conv2d(Module):
         bias: bool = True,
         device: Any = None,
     ):
-        size = _pair(kernel)
+        size, groups = _pair("kernel", kernel, 1), _whole("groups", groups, 1)
+        if inputs % groups or outputs % groups:
+            raise ValueError(f"groups is {groups}, but must divide {inputs} inputs and {outputs} outputs")
         of_kernel = inputs // groups * size[0] * size[1]
         self.weight = _uniform((outputs, inputs // groups, *size), of_kernel, device)
         self.bias = _uniform((outputs,), of_kernel, device) if bias else None
-        self.stride, self.padding, self.dilation, self.groups = _pair(stride), _pair(padding), _pair(dilation), groups
+        self.stride, self.padding = _pair("stride", stride, 1), _pair("padding", padding, 0)
+        self.dilation, self.groups = _pair("dilation", dilation, 1), groups
 
     def __call__(self, x: Tensor) -> Tensor:
         return _native.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
@@ -364,7 +423,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5):
         if not 0 <= p < 1:
-            raise ValueError(f"{p} is no probability below 1")
+            raise ValueError(f"p is {p}, but must be a probability below 1")
         self.p = p
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -384,3 +443,6 @@ class Sequential(Module):
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+check_all(globals())

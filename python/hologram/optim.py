@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _functions as f
+from ._checks import check_all
+from ._common import _number
 from ._compile import _build, _flatten
 from ._native import Tensor
 
@@ -21,6 +23,7 @@ __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
 
 def clip_grad_norm(grads: Any, limit: float) -> tuple[Any, Tensor]:
     """The gradients, scaled so that the norm of all together is at most `limit`, and their norm before that."""
+    _number("limit", limit, 0.0)
     tensors: list[Tensor] = []
     structure = _flatten(grads, tensors)
     if not tensors:
@@ -43,6 +46,8 @@ class Optimizer:
     _moments = 0
 
     def __init__(self, learning_rate: float | Tensor | Callable[[Tensor], Tensor]):
+        if not callable(learning_rate):
+            _number("learning_rate", learning_rate, 0.0)
         self.learning_rate = learning_rate
         self._state: Any = None
 
@@ -98,6 +103,8 @@ class SGD(Optimizer):
 
     def __init__(self, learning_rate, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False):
         super().__init__(learning_rate)
+        _number("momentum", momentum, 0.0)
+        _number("weight_decay", weight_decay, 0.0)
         self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
         self._moments = 1 if momentum else 0
 
@@ -119,6 +126,12 @@ class Adam(Optimizer):
 
     def __init__(self, learning_rate, betas: tuple[float, float] = (0.9, 0.999), eps=1e-8, weight_decay: float = 0.0):
         super().__init__(learning_rate)
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise TypeError(f"betas must be two numbers, not {betas!r}")
+        for beta in betas:
+            _number("one of betas", beta, 0.0, 1.0)
+        _number("eps", eps, 0.0)
+        _number("weight_decay", weight_decay, 0.0)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
 
     def _apply(self, p, g, moments, step, rate):
@@ -146,3 +159,6 @@ class AdamW(Adam):
 
 def _typed(rate: Any, p: Tensor) -> Any:
     return f.astype(rate, p.dtype) if isinstance(rate, Tensor) else rate
+
+
+check_all(globals())

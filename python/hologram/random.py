@@ -8,7 +8,8 @@ import threading
 
 from . import _dtypes as dt
 from . import _native
-from ._common import _name, _shape, _whole
+from ._checks import check_all
+from ._common import _name, _number, _shape, _whole
 from ._compile import drawn
 from ._native import Tensor
 
@@ -35,29 +36,23 @@ def _draw(normal: bool, shape, dtype, device) -> Tensor:
     def draw() -> Tensor:
         global _counter
         with _lock:
-            at, _counter = _counter, _counter + (count + 3) // 4
+            at, _counter = _counter, (_counter + (count + 3) // 4) % 2**64
         return _native.random(normal, shape, dtype, _seed, at, _name(device))
 
     return drawn(draw(), draw)
 
 
-def _number(name: str, value, low: float = -math.inf, high: float = math.inf) -> None:
-    if isinstance(value, Tensor):
-        return
-    if not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, but must be {low} or more" + (f", to {high}" if high < math.inf else ""))
-
-
-def uniform(shape=(), *, low: float = 0.0, high: float = 1.0, dtype=None, device=None) -> Tensor:
-    """Numbers from `low` up to, without, `high`, all equally probable."""
+def uniform(shape=(), *, low: float | Tensor = 0.0, high: float | Tensor = 1.0, dtype=None, device=None) -> Tensor:
+    """Numbers from `low` up to, without, `high`, all equally probable. Rounding may give `high` where it is not 1."""
+    _number("low", low)
+    _number("high", high)
     x = _draw(False, shape, dtype, device)
     return x if (low, high) == (0.0, 1.0) else x * (high - low) + low
 
 
-def normal(shape=(), *, mean: float = 0.0, std: float = 1.0, dtype=None, device=None) -> Tensor:
+def normal(shape=(), *, mean: float | Tensor = 0.0, std: float | Tensor = 1.0, dtype=None, device=None) -> Tensor:
     """Numbers of a normal distribution."""
+    _number("mean", mean)
     _number("std", std, 0.0)
     x = _draw(True, shape, dtype, device)
     return x if (mean, std) == (0.0, 1.0) else x * std + mean
@@ -78,7 +73,10 @@ def randint(low: int, high: int, shape=(), *, dtype=None, device=None) -> Tensor
     )
 
 
-def bernoulli(p: float = 0.5, shape=(), *, device=None) -> Tensor:
+def bernoulli(p: float | Tensor = 0.5, shape=(), *, device=None) -> Tensor:
     """True with probability `p`."""
     _number("p", p, 0.0, 1.0)
     return _draw(False, shape, dt.float32, device) < p
+
+
+check_all(globals())

@@ -79,6 +79,11 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
     Ok((name, executor))
 }
 
+/// Whether the host computes for the device of this full name.
+pub fn is_host(name: &str) -> bool {
+    matches!(name, "cpu" | "reference")
+}
+
 /// Keeps an open device, unless another thread was faster.
 fn keep(name: &str, executor: Executor) -> Executor {
     lock(&OPEN).get_or_insert_default().entry(name.into()).or_insert(executor).clone()
@@ -144,6 +149,7 @@ pub fn synchronize(py: Python<'_>, name: Option<&str>) -> Result<()> {
 /// Called in the child of a fork: the parent's devices are out of reach, new ones can be opened.
 #[pyfunction]
 pub fn forked() {
+    crate::wait::forked();
     GENERATION.fetch_add(1, Ordering::Relaxed);
     // The thread that forked holds the interpreter, so no other one holds these locks for long; one that did left its
     // lock closed in the child, and only then is the child without devices.

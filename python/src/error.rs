@@ -1,11 +1,13 @@
 //! The errors of the other crates as Python's exceptions, with the same sentences.
 
+use std::path::Path;
+
 use hologram_backends::BackendError;
 use hologram_core::CoreError;
 use hologram_llm::LlmError;
 use hologram_llm::engine::{Failure, SubmitError};
 use pyo3::create_exception;
-use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 create_exception!(
@@ -49,6 +51,9 @@ impl From<CoreError> for Error {
     fn from(error: CoreError) -> Error {
         match error {
             CoreError::Backend(error) => error.into(),
+            CoreError::Operands { ref reason, .. } if reason.starts_with("does not exist for") => {
+                Error(PyTypeError::new_err(error.to_string()))
+            }
             error => Error(PyValueError::new_err(error.to_string())),
         }
     }
@@ -62,11 +67,9 @@ impl From<LlmError> for Error {
             LlmError::Memory { .. } | LlmError::CacheTooLarge { .. } => {
                 Error(PyMemoryError::new_err(error.to_string()))
             }
-            // With its number, Python chooses the class: FileNotFoundError and so on.
             LlmError::Io { ref path, ref reason } | LlmError::Write { ref path, ref reason } => {
-                let arguments = (reason.raw_os_error(), reason.to_string(), path.display().to_string());
-                match arguments.0 {
-                    Some(number) => Error(PyOSError::new_err((number, arguments.1, arguments.2))),
+                match reason.raw_os_error() {
+                    Some(_) => Error(system(reason, path)),
                     None => Error(PyOSError::new_err(error.to_string())),
                 }
             }
@@ -77,7 +80,11 @@ impl From<LlmError> for Error {
 
 impl From<SubmitError> for Error {
     fn from(error: SubmitError) -> Error {
-        let text = error.to_string();
+        // The command's names of options, such as top-p, are Python's with underscores.
+        let text = match error.to_string() {
+            text if error_is_of_option(&text) => text.replacen('-', "_", 1),
+            text => text,
+        };
         Error(match error {
             SubmitError::Stopped => PyRuntimeError::new_err(text),
             _ => PyValueError::new_err(text),
@@ -97,6 +104,20 @@ impl From<Failure> for Error {
     }
 }
 
+/// Whether a message begins with the command's name of an option, such as "top-p is".
+fn error_is_of_option(text: &str) -> bool {
+    let name = text.split_once(" is ").map_or("", |(name, _)| name);
+    name.contains('-') && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
+}
+
+/// An error of the system: with its number, Python chooses the class, such as FileNotFoundError.
+pub fn system(error: &std::io::Error, path: &Path) -> PyErr {
+    // Python writes the number itself.
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text).to_string();
+    PyOSError::new_err((error.raw_os_error(), text, path.display().to_string()))
+}
+
 /// A ValueError.
 pub fn value<T>(text: impl Into<String>) -> Result<T> {
     Err(Error(PyValueError::new_err(text.into())))
@@ -104,5 +125,5 @@ pub fn value<T>(text: impl Into<String>) -> Result<T> {
 
 /// A TypeError.
 pub fn wrong_type<T>(text: impl Into<String>) -> Result<T> {
-    Err(Error(pyo3::exceptions::PyTypeError::new_err(text.into())))
+    Err(Error(PyTypeError::new_err(text.into())))
 }

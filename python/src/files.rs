@@ -8,7 +8,7 @@ use hologram_core::Tensor;
 use pyo3::prelude::*;
 
 use crate::device;
-use crate::error::{Result, value};
+use crate::error::{Result, system, value};
 use crate::tensor::PyTensor;
 
 /// Writes a `.npy` file.
@@ -58,11 +58,6 @@ pub fn load_safetensors(
     exists(&path)?;
     let all = py.detach(|| Tensor::load_safetensors(&executor, path))?;
     Ok(all.into_iter().map(|(own, tensor)| (own, PyTensor::new(tensor, name.as_str().into()))).collect())
-}
-
-/// An error of the system: with its number, Python chooses the class, such as FileNotFoundError.
-fn system(error: &std::io::Error, path: &Path) -> PyErr {
-    pyo3::exceptions::PyOSError::new_err((error.raw_os_error(), error.to_string(), path.display().to_string()))
 }
 
 /// Checks that a file can be opened for reading.

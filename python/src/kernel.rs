@@ -10,6 +10,7 @@ use crate::dtype;
 use crate::error::{Result, value, wrong_type};
 use crate::tape;
 use crate::tensor::{PyTensor, encode};
+use crate::wait::worked;
 
 /// An Atlas program, compiled for a device when it first runs there.
 #[pyclass(frozen, name = "Kernel", module = "hologram")]
@@ -62,25 +63,33 @@ impl PyKernel {
         let grid = workgroups(grid)?;
         let params = &self.program.params;
         if args.len() != params.len() {
-            return value(format!("{} takes {} arguments, not {}", self.name(), params.len(), args.len()));
+            return wrong_type(format!("{} takes {} arguments, not {}", self.name(), params.len(), args.len()));
         }
         let mut device: Option<String> = None;
         let mut arguments = Vec::with_capacity(args.len());
         for (param, arg) in params.iter().zip(args.iter()) {
-            if let Ok(tensor) = arg.cast::<PyTensor>() {
-                let inner = tensor.get().get()?;
-                tape::refuse_eager(&format!("the kernel {}", self.name()), &[&inner])?;
-                let own = inner.device.to_string();
-                if *device.get_or_insert_with(|| own.clone()) != own {
-                    return value("the tensors lie on several devices");
+            let element = match param.kind {
+                ParamKind::Buffer { element, .. } => element,
+                ParamKind::Scalar(ty) => {
+                    arguments.push(number(&arg, ty)?);
+                    continue;
                 }
-                arguments.push(Argument::from(&inner.tensor));
-                continue;
-            }
-            let ParamKind::Scalar(ty) = param.kind else {
-                return value(format!("{} is a buffer and takes a tensor", param.name));
             };
-            arguments.push(number(&arg, ty)?);
+            let Ok(tensor) = arg.cast::<PyTensor>() else {
+                let class = arg.get_type().name()?;
+                return wrong_type(format!("{} is a buffer and takes a tensor, not {class}", param.name));
+            };
+            let inner = tensor.get().get()?;
+            tape::refuse_eager(&format!("the kernel {}", self.name()), &[&inner])?;
+            if inner.ty() != element {
+                let (wanted, own) = (dtype::name(element), dtype::name(inner.ty()));
+                return wrong_type(format!("{} is a buffer of {wanted}, not of {own}", param.name));
+            }
+            let own = inner.device.to_string();
+            if *device.get_or_insert_with(|| own.clone()) != own {
+                return value("the tensors lie on several devices");
+            }
+            arguments.push(Argument::from(&inner.tensor));
         }
         let (name, executor) = device::open(py, device.as_deref())?;
         let mut compiled = self.compiled.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -95,7 +104,10 @@ impl PyKernel {
             }
         };
         drop(compiled);
-        Ok(py.detach(|| ready.submit(grid, &arguments).map(drop))?)
+        let workgroup = self.program.workgroup;
+        let threads = grid.iter().chain(&workgroup).fold(1, |all, n| usize::saturating_mul(all, *n as usize));
+        let run = move || ready.submit(grid, &arguments).map(drop);
+        Ok(worked(py, device::is_host(&name), threads, run)??)
     }
 
     fn __repr__(&self) -> String {

@@ -6,8 +6,10 @@ use hologram_core::ops::{Conv2dOptions, LossReduction};
 use pyo3::prelude::*;
 
 use crate::error::{Result, value};
+use crate::ops::elements;
 use crate::tape;
 use crate::tensor::PyTensor;
+use crate::wait::worked;
 
 /// A loss.
 #[pyfunction]
@@ -63,8 +65,11 @@ pub fn conv2d(
     let mut operands = vec![inner.clone(), kernel.get()?];
     operands.extend(bias.map(|bias| bias.get()).transpose()?);
     let options = Conv2dOptions { stride, padding, dilation, groups, bias: None };
-    let bias = operands.get(2).map(|bias| &bias.tensor);
-    let result = inner.beside(py.detach(|| inner.tensor.conv2d(&operands[1].tensor, bias, &options))?);
+    let (image, weight) = (inner.tensor.clone(), operands[1].tensor.clone());
+    let bias = operands.get(2).map(|bias| bias.tensor.clone());
+    let steps = elements(&image).saturating_mul(elements(&weight));
+    let result =
+        inner.beside(worked(py, inner.on_host(), steps, move || image.conv2d(&weight, bias.as_ref(), &options))??);
     let emit = tape::emit(|| {
         Arc::new(move |g, v| g.conv2d(v[0], v[1], &Conv2dOptions { bias: v.get(2).copied(), ..options }))
     });
@@ -86,7 +91,11 @@ pub fn attention(
     let inner = q.get()?;
     let (k, v) = (k.get()?, v.get()?);
     let options = hologram_core::TensorAttention { scale, causal };
-    let result = inner.beside(py.detach(|| inner.tensor.attention(&k.tensor, &v.tensor, &options))?);
+    let [queries, keys, values] = [&inner, &k, &v].map(|operand| operand.tensor.clone());
+    let tokens = keys.shape().iter().rev().nth(1).copied().unwrap_or(1);
+    let steps = elements(&queries).saturating_mul(tokens);
+    let result = worked(py, inner.on_host(), steps, move || queries.attention(&keys, &values, &options))?;
+    let result = inner.beside(result?);
     let emit = tape::emit(|| Arc::new(move |g, n| g.dot_product_attention(n[0], n[1], n[2], &options)));
     tape::record(emit, &[inner, k, v], &result);
     Ok(result)

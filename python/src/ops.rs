@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use hologram_core::ops::Reduction;
 use hologram_core::{CoreError, DType, Dim, Executor, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
@@ -13,7 +15,7 @@ use crate::dtype::{self, Wanted, kind, promoted};
 use crate::error::{Result, value, wrong_type};
 use crate::tape;
 use crate::tensor::{Inner, PyTensor, scalar};
-use crate::wait::{of_sorting, worked};
+use crate::wait::{interruptible, is_long, of_sorting, worked};
 
 type Core = hologram_core::Result<Tensor>;
 
@@ -28,6 +30,8 @@ enum Kind {
     Bits,
     /// Integers.
     Integer,
+    /// Floats of 32 and 64 bits; integers become floats.
+    Wide,
     /// Everything.
     Any,
 }
@@ -36,11 +40,35 @@ impl Kind {
     fn check(self, name: &str, ty: Type) -> Result<()> {
         let fits = match self {
             Kind::Any | Kind::Float => true,
+            Kind::Wide => kind(ty) != 'f' || dtype::size(ty) >= 4,
             Kind::Number => ty != Type::Bool,
             Kind::Bits => kind(ty) != 'f',
             Kind::Integer => matches!(kind(ty), 'i' | 'u'),
         };
-        if fits { Ok(()) } else { wrong_type(format!("{name} is not defined for {}", dtype::name(ty))) }
+        if fits { Ok(()) } else { wrong_type(format!("{} is not defined for {}", public(name), dtype::name(ty))) }
+    }
+}
+
+/// The name of an operation's function in the package.
+fn public(name: &str) -> &str {
+    match name {
+        "and" => "bitwise_and",
+        "or" => "bitwise_or",
+        "xor" => "bitwise_xor",
+        "not" => "bitwise_invert",
+        "shl" => "bitwise_left_shift",
+        "shr" => "bitwise_right_shift",
+        "neg" => "negative",
+        "sub" => "subtract",
+        "mul" => "multiply",
+        "div" => "divide",
+        "eq" => "equal",
+        "ne" => "not_equal",
+        "lt" => "less",
+        "le" => "less_equal",
+        "gt" => "greater",
+        "ge" => "greater_equal",
+        name => name,
     }
 }
 
@@ -110,23 +138,35 @@ fn kind_of(name: &str) -> Kind {
         "and" | "or" | "xor" | "not" => Kind::Bits,
         "shl" | "shr" => Kind::Integer,
         "eq" | "ne" | "copy" => Kind::Any,
+        "nextafter" => Kind::Wide,
         _ => Kind::Float,
     }
 }
 
 /// A tensor or a Python number beside a tensor.
-enum Side<'a, 'py> {
+enum Side<'py> {
     Tensor(Arc<Inner>),
-    Number(&'a Bound<'py, PyAny>),
+    Number(Bound<'py, PyAny>),
 }
 
-fn side<'a, 'py>(object: &'a Bound<'py, PyAny>) -> Result<Option<Side<'a, 'py>>> {
+fn side<'py>(object: &Bound<'py, PyAny>) -> Result<Option<Side<'py>>> {
     if let Ok(tensor) = object.cast::<PyTensor>() {
         return Ok(Some(Side::Tensor(tensor.get().get()?)));
     }
-    let number =
-        object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>();
-    Ok(number.then_some(Side::Number(object)))
+    let is_number = |object: &Bound<'py, PyAny>| {
+        object.is_instance_of::<PyBool>() || object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>()
+    };
+    if is_number(object) {
+        return Ok(Some(Side::Number(object.clone())));
+    }
+    // NumPy's numbers, which are of classes of their own.
+    let py = object.py();
+    let is_array = object.hasattr(intern!(py, "__array_interface__"))?;
+    if is_array && object.getattr(intern!(py, "ndim")).and_then(|n| n.extract::<usize>()).is_ok_and(|n| n == 0) {
+        let number = object.call_method0(intern!(py, "item"))?;
+        return Ok(is_number(&number).then_some(Side::Number(number)));
+    }
+    Ok(None)
 }
 
 /// The type of a number's operation with a tensor of type `ty`: the tensor's, unless its kind cannot hold the number.
@@ -158,12 +198,15 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
         (Side::Tensor(x), Side::Tensor(y)) => {
             if x.device != y.device {
                 return value(format!(
-                    "{name}: one tensor is on {}, the other on {}: move one by to_device",
-                    x.device, y.device
+                    "{}: one tensor is on {}, the other on {}: move one by to_device",
+                    public(name),
+                    x.device,
+                    y.device
                 ));
             }
             let Some(ty) = promoted(x.ty(), y.ty()) else {
                 let (x, y) = (dtype::name(x.ty()), dtype::name(y.ty()));
+                let name = public(name);
                 return wrong_type(format!("{name}: {x} and {y} have no common type: convert one by astype"));
             };
             (x.clone(), ty)
@@ -174,11 +217,11 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
         _ => return Ok(None),
     };
     kind.check(name, ty)?;
-    let ty = if kind == Kind::Float { as_float(ty) } else { ty };
-    let given = |side: Side<'_, '_>| -> Result<Arc<Inner>> {
+    let ty = if matches!(kind, Kind::Float | Kind::Wide) { as_float(ty) } else { ty };
+    let given = |side: Side<'_>| -> Result<Arc<Inner>> {
         match side {
             Side::Tensor(x) => Ok(x),
-            Side::Number(number) => first.beside(scalar(number, ty, first.tensor.executor())?).get(),
+            Side::Number(number) => first.beside(scalar(&number, ty, first.tensor.executor())?).get(),
         }
     };
     let given = [given(left)?, given(right)?];
@@ -192,7 +235,14 @@ fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -
         return Ok(None);
     };
     let [x, y] = [0, 1].map(|k| common[k].as_ref().unwrap_or(&given[k].tensor));
-    let Some(result) = py.detach(|| binary_core(name, x, y)) else {
+    let steps = elements(x).max(elements(y));
+    let result = if is_long(first.on_host(), steps) {
+        let (name, x, y) = (name.to_string(), x.clone(), y.clone());
+        interruptible(py, move || binary_core(&name, &x, &y))?
+    } else {
+        py.detach(|| binary_core(name, x, y))
+    };
+    let Some(result) = result else {
         return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
     };
     let result = first.beside(result?);
@@ -217,28 +267,35 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
             Some(result) => Ok(result),
             None => {
                 let (a, b) = (a.get_type().name()?, b.get_type().name()?);
-                wrong_type(format!("{name} takes tensors, or a tensor and a number, not {a} and {b}"))
+                wrong_type(format!("{} takes tensors, or a tensor and a number, not {a} and {b}", public(name)))
             }
         };
     }
-    let x = tensor(a)?;
+    let x = tensor(name, a)?;
     let own = kind_of(name);
     own.check(name, x.ty())?;
     let to = (own == Kind::Float && kind(x.ty()) != 'f').then_some(Type::F32);
     // The magnitude of an unsigned integer is itself.
     let same = kind(x.ty()) == 'u' && matches!(name, "abs" | "relu");
     let wraps = kind(x.ty()) == 'u' && name == "neg";
-    let result = py.detach(|| {
-        let x = to.map_or_else(|| Ok(x.tensor.clone()), |ty| x.tensor.cast(ty))?;
+    let compute = move |name: &str, x: &Tensor| -> hologram_core::Result<Option<Tensor>> {
+        let x = to.map_or_else(|| Ok(x.clone()), |ty| x.cast(ty))?;
         match () {
             () if same => Ok(Some(x)),
             () if wraps => Tensor::zeros(x.executor(), x.dtype(), &[])?.sub(&x).map(Some),
             () => unary_core(name, &x).transpose(),
         }
-    });
+    };
+    let result = if is_long(x.on_host(), elements(&x.tensor)) {
+        let (name, x) = (name.to_string(), x.tensor.clone());
+        interruptible(py, move || compute(&name, &x))?
+    } else {
+        py.detach(|| compute(name, &x.tensor))
+    };
     let Some(result) = result? else {
         // Python's None came as no second operand.
-        return wrong_type(format!("{name} takes no single operand: the other one is None"));
+        let name = public(name);
+        return wrong_type(format!("{name} takes tensors, or a tensor and a number, not Tensor and NoneType"));
     };
     let emit = tape::emit(|| {
         let (name, ty) = (name.to_string(), x.ty());
@@ -263,10 +320,10 @@ fn x_type(x: &Tensor) -> Type {
     if let DType::Plain(ty) = x.dtype() { ty } else { Type::F32 }
 }
 
-fn tensor(object: &Bound<'_, PyAny>) -> Result<Arc<Inner>> {
+fn tensor(name: &str, object: &Bound<'_, PyAny>) -> Result<Arc<Inner>> {
     match object.cast::<PyTensor>() {
         Ok(tensor) => tensor.get().get(),
-        Err(_) => wrong_type(format!("this takes a tensor, not {}", object.get_type().name()?)),
+        Err(_) => wrong_type(format!("{} takes a tensor, not {}", public(name), object.get_type().name()?)),
     }
 }
 
@@ -384,19 +441,20 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
         return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
     };
     Kind::Number.check("matmul", ty)?;
+    if x.tensor.shape().is_empty() || y.tensor.shape().is_empty() {
+        return value("matmul takes matrices and vectors, not a tensor without dimensions");
+    }
     let (left, right) = (x.tensor.clone(), y.tensor.clone());
     let columns = right.shape().last().copied().unwrap_or(1);
     let steps = elements(&left).saturating_mul(if right.shape().len() > 1 { columns } else { 1 });
-    let result = worked(py, &x, steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
+    let result = worked(py, x.on_host(), steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
     let result = x.beside(result?);
-    if kind(ty) != 'f' || x.tensor.shape().len() < 2 || y.tensor.shape().len() < 2 {
-        tape::refuse_eager("a product of integers or of vectors", &[&x, &y])?;
-    }
     let emit = tape::emit(|| {
         let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));
+        let shapes = [&x, &y].map(|x| x.tensor.shape().to_vec());
         Arc::new(move |g, v| {
             let both = [converted(g, v[0], to[0])?, converted(g, v[1], to[1])?];
-            g.matmul(both[0], both[1])
+            product_in_graph(g, both, &shapes, ty)
         })
     });
     tape::record(emit, &[x, y], &result);
@@ -404,8 +462,13 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
 }
 
 /// The number of elements.
-fn elements(x: &Tensor) -> usize {
-    x.shape().iter().product()
+pub fn elements(x: &Tensor) -> usize {
+    product(x.shape())
+}
+
+/// The product of sizes, or the greatest number if it is greater.
+fn product(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1, |product, size| product.saturating_mul(*size))
 }
 
 /// The matrix product of any numbers: of integers as sums of products, in their type.
@@ -431,6 +494,57 @@ fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
     a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)?.cast(x_type(a))
 }
 
+/// The matrix product of two values of one type and these shapes, as `matmul` computes it.
+fn product_in_graph(
+    g: &mut Graph,
+    [mut a, mut b]: [NodeId; 2],
+    [left, right]: &[Vec<usize>; 2],
+    ty: Type,
+) -> hologram_core::Result<NodeId> {
+    if let [n] = **left {
+        a = g.reshape(a, &tape::fixed(&[1, n]))?;
+    }
+    if let [n] = **right {
+        b = g.reshape(b, &tape::fixed(&[n, 1]))?;
+    }
+    let mut product = if kind(ty) == 'f' {
+        g.matmul(a, b)?
+    } else {
+        let wide = if kind(ty) == 'u' { Type::U64 } else { Type::I64 };
+        let (a, b) = (g.cast(a, wide)?, g.cast(b, wide)?);
+        let (mut rows, mut columns) = (g.type_of(a)?.shape.clone(), g.type_of(b)?.shape.clone());
+        rows.push(Dim::Fixed(1));
+        columns.insert(columns.len().saturating_sub(2), Dim::Fixed(1));
+        let (a, b) = (g.reshape(a, &rows)?, g.reshape(b, &columns)?);
+        let products = g.mul(a, b)?;
+        let dim = g.type_of(products)?.shape.len() - 2;
+        let sum = g.reduce(products, Reduction::Sum, dim)?;
+        g.cast(sum, ty)?
+    };
+    // A vector on the left has no rows, one on the right no columns.
+    let mut shape = g.type_of(product)?.shape.clone();
+    if right.len() == 1 {
+        shape.pop();
+    }
+    if left.len() == 1 {
+        shape.remove(shape.len() - if right.len() == 1 { 1 } else { 2 });
+    }
+    if left.len() == 1 || right.len() == 1 {
+        product = g.reshape(product, &shape)?;
+    }
+    Ok(product)
+}
+
+/// Steps of a function on a tensor; views take none.
+fn steps_of(name: &str, x: &Tensor) -> usize {
+    match name {
+        "permute" | "broadcast_to" | "slice" | "detach" | "straight_through" => 0,
+        "reshape" | "contiguous" if x.is_contiguous() => 0,
+        "sort" | "arg_sort" => of_sorting(elements(x)),
+        _ => elements(x),
+    }
+}
+
 /// Defines functions of a tensor, further operands, and attributes: at once, and in a graph that is recorded.
 macro_rules! methods {
     ($($name:ident($x:ident $(, $operand:ident)*; $($attribute:ident: $ty:ty),*) $body:expr, $graph:expr;)*) => {
@@ -448,8 +562,8 @@ macro_rules! methods {
                     Arc::new(move |g, v| tape::call(g, v, $graph))
                 });
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
-                let steps = if stringify!($name).ends_with("sort") { of_sorting(elements(&$x)) } else { 0 };
-                let result: Core = worked(py, &all[0], steps, move || $body)?;
+                let steps = steps_of(stringify!($name), &$x);
+                let result: Core = worked(py, all[0].on_host(), steps, move || $body)?;
                 let result = all[0].beside(result?);
                 tape::record(emit, &all, &result);
                 Ok(result)
@@ -472,7 +586,7 @@ methods! {
     arg_max(x; dim: usize) x.arg_max(dim), |g, v| g.arg_max(v[0], dim);
     arg_min(x; dim: usize) x.arg_min(dim), |g, v| g.arg_min(v[0], dim);
     cumsum(x; dim: usize) x.cumsum(dim), |g, v| g.cumsum(v[0], dim);
-    cumprod(x; dim: usize) x.cumprod(dim), |g, v| products(g, v[0], dim);
+    cumprod(x; dim: usize) x.cumprod(dim), |g, v| g.cumprod(v[0], dim);
     softmax(x; dim: usize) x.softmax(dim), |g, v| g.softmax(v[0], dim);
     log_softmax(x; dim: usize) x.log_softmax(dim), |g, v| g.log_softmax(v[0], dim);
     take_along(x, indices; dim: usize) x.take_along(&indices, dim), |g, v| g.take_along(v[0], v[1], dim);
@@ -501,7 +615,8 @@ macro_rules! eager {
                 let all = [$x.get()? $(, $operand.get()?)*];
                 tape::refuse_eager(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
-                let result: Core = py.detach(move || $body);
+                let steps = of_sorting(0 $(.max(elements(&$operand)))*);
+                let result: Core = worked(py, all[0].on_host(), steps, move || $body)?;
                 Ok(all[0].beside(result?))
             }
         )*
@@ -510,23 +625,6 @@ macro_rules! eager {
 
 eager! {
     search_sorted(x, values; right: bool) x.search_sorted(&values, right);
-}
-
-/// As [`Tensor::cumprod`].
-fn products(g: &mut Graph, x: NodeId, dim: usize) -> hologram_core::Result<NodeId> {
-    let size = g.type_of(x)?.shape.get(dim).copied();
-    let Some(Dim::Fixed(n)) = size else {
-        return Err(CoreError::Graph(format!("cumprod: there is no fixed dimension {dim}")));
-    };
-    let (mut product, mut distance) = (x, 1);
-    while distance < n {
-        let (start, rest) = (g.slice(product, dim, 0, distance)?, g.slice(product, dim, distance, n)?);
-        let before = g.slice(product, dim, 0, n - distance)?;
-        let rest = g.mul(rest, before)?;
-        product = g.cat(&[start, rest], dim)?;
-        distance *= 2;
-    }
-    Ok(product)
 }
 
 /// `count` indices of a dimension: `start`, `start + step` and so on, all of which it has.
@@ -573,17 +671,17 @@ fn same(x: &Tensor, y: Tensor) -> Core {
 pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> Result<PyTensor> {
     let all = tensors.iter().map(|t| t.get().get()).collect::<Result<Vec<_>>>()?;
     let Some(first) = all.first() else { return value("there are no tensors to concatenate") };
-    let cores: Vec<&Tensor> = all.iter().map(|t| &t.tensor).collect();
-    let result = py.detach(|| {
+    let cores: Vec<Tensor> = all.iter().map(|t| t.tensor.clone()).collect();
+    let steps = cores.iter().map(elements).fold(0, usize::saturating_add);
+    let result = worked(py, first.on_host(), steps, move || {
         // One operation takes up to 64.
-        let mut parts =
-            cores.chunks(64).map(|part| Tensor::cat(part, dim)).collect::<hologram_core::Result<Vec<_>>>()?;
+        let join = |part: &[Tensor]| Tensor::cat(&part.iter().collect::<Vec<_>>(), dim);
+        let mut parts = cores.chunks(64).map(join).collect::<hologram_core::Result<Vec<_>>>()?;
         while parts.len() > 1 {
-            let whole = parts.chunks(64).map(|part| Tensor::cat(&part.iter().collect::<Vec<_>>(), dim));
-            parts = whole.collect::<hologram_core::Result<Vec<_>>>()?;
+            parts = parts.chunks(64).map(join).collect::<hologram_core::Result<Vec<_>>>()?;
         }
         parts.pop().ok_or_else(|| CoreError::Tensor("there are no tensors to concatenate".into()))
-    });
+    })?;
     let result = first.beside(result?);
     let emit = tape::emit(|| {
         Arc::new(move |g, v| {
@@ -602,11 +700,12 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
 fn made(
     py: Python<'_>,
     device: Option<&Bound<'_, PyAny>>,
-    make: impl FnOnce(&Executor) -> Core + Send,
+    elements: usize,
+    make: impl FnOnce(&Executor) -> Core + Send + 'static,
 ) -> Result<PyTensor> {
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-    let tensor = py.detach(|| make(&executor))?;
-    Ok(PyTensor::new(tensor, name.into()))
+    let tensor = worked(py, device::is_host(&name), elements, move || make(&executor))?;
+    Ok(PyTensor::new(tensor?, name.into()))
 }
 
 /// A tensor in which every element is a Python number.
@@ -620,7 +719,7 @@ pub fn full(
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
     let (word, n) = crate::tensor::encode(number, dtype.0)?;
-    made(py, device, move |executor| {
+    made(py, device, product(&shape), move |executor| {
         let one = Tensor::from_bytes(executor, DType::Plain(dtype.0), &[], &word[..n])?;
         if shape.contains(&0) {
             return Tensor::empty(executor, DType::Plain(dtype.0), &shape);
@@ -640,7 +739,7 @@ pub fn arange(
     dtype: Wanted,
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
-    made(py, device, move |executor| Tensor::arange(executor, dtype.0, start, step, len))
+    made(py, device, len, move |executor| Tensor::arange(executor, dtype.0, start, step, len))
 }
 
 /// Uniform or normal random numbers.
@@ -655,7 +754,7 @@ pub fn random(
     counter: u64,
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
-    made(py, device, move |executor| match normal {
+    made(py, device, product(&shape), move |executor| match normal {
         true => Tensor::random_normal(executor, dtype.0, &shape, seed, counter),
         false => Tensor::random_uniform(executor, dtype.0, &shape, seed, counter),
     })
@@ -667,7 +766,7 @@ pub fn random(
 pub fn to_device(py: Python<'_>, x: &PyTensor, device: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
     let inner = x.get()?;
     let x = inner.tensor.clone();
-    let moved = made(py, device, move |executor| x.to(executor))?;
+    let moved = made(py, device, elements(&x), move |executor| x.to(executor))?;
     if moved.get()?.device != inner.device {
         tape::refuse_eager("a copy to another device", &[&inner])?;
     }
@@ -690,7 +789,7 @@ pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
     let inner = x.get()?;
     tape::refuse("nonzero", &[&inner])?;
     let x = inner.tensor.clone();
-    let columns = worked(py, &inner, of_sorting(elements(&x)), move || x.nonzero())??;
+    let columns = worked(py, inner.on_host(), of_sorting(elements(&x)), move || x.nonzero())??;
     Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
 }
 
@@ -700,6 +799,6 @@ pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
     let inner = x.get()?;
     tape::refuse("unique", &[&inner])?;
     let x = inner.tensor.clone();
-    let found = worked(py, &inner, of_sorting(elements(&x)), move || x.unique())??;
+    let found = worked(py, inner.on_host(), of_sorting(elements(&x)), move || x.unique())??;
     Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
 }

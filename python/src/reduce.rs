@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use hologram_core::ops::Reduction;
-use hologram_core::{Graph, NodeId};
+use hologram_core::{Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::prelude::*;
 
 use crate::dtype::{self, kind};
 use crate::error::{Result, value};
+use crate::ops::elements;
 use crate::tape;
 use crate::tensor::PyTensor;
+use crate::wait::worked;
 
 /// A reduction in a graph, of a tensor of this type and shape.
 fn reduced(
@@ -64,14 +66,9 @@ fn reduced(
     }
 }
 
-/// Reduces dimensions (each once, in order); all for `None`.
-#[pyfunction]
-#[pyo3(signature = (name, x, dims, keepdims=false))]
-pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims: bool) -> Result<PyTensor> {
-    let inner = x.get()?;
-    let x = &inner.tensor;
-    let dims = dims.as_slice();
-    let result = py.detach(|| match (name, keepdims) {
+/// A reduction; `None` if there is none of this name.
+fn reduced_now(name: &str, x: &Tensor, dims: &[i64], keep: bool) -> hologram_core::Result<Option<Tensor>> {
+    match (name, keep) {
         ("sum", false) => x.sum(dims).map(Some),
         ("sum", true) => x.sum_keepdim(dims).map(Some),
         ("mean", false) => x.mean(dims).map(Some),
@@ -86,7 +83,18 @@ pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims
         ("all", keep) => x.all(dims, keep).map(Some),
         ("count_nonzero", keep) => x.count_nonzero(dims, keep).map(Some),
         _ => Ok(None),
-    });
+    }
+}
+
+/// Reduces dimensions (each once, in order); all for `None`.
+#[pyfunction]
+#[pyo3(signature = (name, x, dims, keepdims=false))]
+pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims: bool) -> Result<PyTensor> {
+    let inner = x.get()?;
+    let x = &inner.tensor;
+    let dims = dims.as_slice();
+    let (of, own, along) = (name.to_string(), x.clone(), dims.to_vec());
+    let result = worked(py, inner.on_host(), elements(x), move || reduced_now(&of, &own, &along, keepdims))?;
     let Some(result) = result? else { return value(format!("there is no reduction {name}")) };
     let result = inner.beside(result);
     let emit = tape::emit(|| {

@@ -10,7 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 
 use crate::error::{Result, value};
+use crate::ops::elements;
 use crate::tensor::{Inner, PyTensor};
+use crate::wait::{interruptible, is_long};
 
 /// Adds an operation to a graph.
 pub type Emit = Arc<dyn Fn(&mut Graph, &[NodeId]) -> hologram_core::Result<NodeId> + Send + Sync>;
@@ -177,7 +179,7 @@ pub fn end_recording(device: &PyTensor, results: Vec<Bound<'_, PyTensor>>) -> Re
     let of = device.get()?;
     let results = results.iter().map(|result| Ok(tape.source(&result.get().get()?))).collect::<Result<Vec<_>>>()?;
     Ok(PyFunction {
-        function: function(of.tensor.executor(), tape.own, tape.steps, results),
+        function: Arc::new(function(of.tensor.executor(), tape.own, tape.steps, results)),
         device: of.device.clone(),
     })
 }
@@ -210,7 +212,7 @@ pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>)
     let results = (count..count + wrt.len()).map(Source::Value).collect();
     let step = steps.last().cloned();
     let function = function(of.tensor.executor(), own, steps, results);
-    let grads = py.detach(|| function.call(&arguments.iter().collect::<Vec<_>>()))?;
+    let grads = called(py, &of, &Arc::new(function), &arguments.iter().collect::<Vec<_>>())?;
     let grads: Vec<PyTensor> = grads.into_iter().map(|grad| of.beside(grad)).collect();
     let ids = grads.iter().map(|grad| grad.get().map(|inner| inner.id)).collect::<Result<Vec<_>>>()?;
     TAPE.with_borrow_mut(|tape| {
@@ -223,6 +225,17 @@ pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>)
         }
     });
     Ok(grads)
+}
+
+/// Calls a function of tensors on one device; Ctrl-C ends the wait for long work of the host.
+fn called(py: Python<'_>, of: &Inner, function: &Arc<Function>, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
+    // A guess: some operations per element.
+    let steps = arguments.iter().map(|x| elements(x).saturating_mul(64)).fold(0, usize::saturating_add);
+    if !is_long(of.on_host(), steps) {
+        return Ok(py.detach(|| function.call(arguments))?);
+    }
+    let (function, arguments) = (function.clone(), arguments.iter().copied().cloned().collect::<Vec<_>>());
+    Ok(interruptible(py, move || function.call(&arguments.iter().collect::<Vec<_>>()))??)
 }
 
 /// The function from the arguments of a tape, of which it began with `own`, to these of its values.
@@ -274,7 +287,7 @@ pub fn signature<'py>(py: Python<'py>, objects: &Bound<'py, PyTuple>) -> Result<
 /// A compiled graph.
 #[pyclass(frozen, name = "Function", module = "hologram._native")]
 pub struct PyFunction {
-    function: Function,
+    function: Arc<Function>,
     device: Arc<str>,
 }
 
@@ -287,7 +300,10 @@ impl PyFunction {
             refuse_eager("a graph's call", &[argument])?;
         }
         let tensors: Vec<&Tensor> = arguments.iter().map(|argument| &argument.tensor).collect();
-        let results = py.detach(|| self.function.call(&tensors))?;
+        let results = match arguments.first() {
+            Some(first) => called(py, first, &self.function, &tensors)?,
+            None => py.detach(|| self.function.call(&tensors))?,
+        };
         Ok(results.into_iter().map(|tensor| PyTensor::new(tensor, self.device.clone())).collect())
     }
 

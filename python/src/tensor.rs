@@ -13,6 +13,7 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyTuple}
 use crate::device;
 use crate::dtype::{self, PyDType, Wanted, kind};
 use crate::error::{Result, value, wrong_type};
+use crate::wait::worked;
 
 /// A tensor on a device. A write by index gives the object new memory: views, and what shares memory with it, keep the
 /// old elements.
@@ -62,13 +63,14 @@ impl Inner {
 
     /// Whether the host computes.
     pub fn on_host(&self) -> bool {
-        matches!(&*self.device, "cpu" | "reference")
+        device::is_host(&self.device)
     }
 
     /// The bytes of the elements in row-major order.
     pub fn bytes(&self, py: Python<'_>) -> Result<Vec<u8>> {
         crate::tape::refuse("reading elements", &[self])?;
-        Ok(py.detach(|| read(&self.tensor))?)
+        let tensor = self.tensor.clone();
+        Ok(worked(py, self.on_host(), tensor.bytes() / 4, move || read(&tensor))??)
     }
 }
 
@@ -96,7 +98,12 @@ pub fn encode(object: &Bound<'_, PyAny>, ty: Type) -> PyResult<([u8; 8], usize)>
             put(&number.to_le_bytes())
         }};
     }
-    let float = || object.extract::<f64>().map_err(|_| not_a(object, ty));
+    let float = || {
+        object.extract::<f64>().map_err(|error| match error.is_instance_of::<PyOverflowError>(object.py()) {
+            true => PyOverflowError::new_err(format!("an integer is outside the range of {}", dtype::name(ty))),
+            false => not_a(object, ty),
+        })
+    };
     let n = match ty {
         Type::Bool => put(&[u8::from(object.is_truthy()?)]),
         Type::I8 => integer!(i8),
@@ -245,7 +252,7 @@ pub fn from_bytes(
 fn item<'py>(py: Python<'py>, inner: &Arc<Inner>) -> Result<Bound<'py, PyAny>> {
     let elements: usize = inner.tensor.shape().iter().product();
     if elements != 1 {
-        return value(format!("it has {elements} elements, not one"));
+        return value(format!("a tensor of {elements} elements is no single number"));
     }
     Ok(decode(py, &inner.bytes(py)?, inner.ty())?)
 }
@@ -293,6 +300,12 @@ impl PyTensor {
     #[getter]
     fn _device(&self) -> Result<String> {
         Ok(self.get()?.device.to_string())
+    }
+
+    /// A number that changes when the object gets new memory.
+    #[getter]
+    fn _id(&self) -> Result<u64> {
+        Ok(self.get()?.id)
     }
 
     /// The address of the first element on its device, as other libraries there know it.
@@ -377,7 +390,14 @@ impl PyTensor {
         if !matches!(kind(inner.ty()), 'i' | 'u') {
             return wrong_type(format!("a tensor of {} is no index", dtype::name(inner.ty())));
         }
+        if inner.tensor.shape().iter().product::<usize>() != 1 {
+            return wrong_type(format!("a tensor of shape {:?} is no index", inner.tensor.shape()));
+        }
         item(py, &inner)
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
+        self.tobytes(py)
     }
 
     fn __len__(&self) -> Result<usize> {

@@ -1,5 +1,6 @@
 //! Waiting that Ctrl-C ends: Python delivers signals only to code that asks for them.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
@@ -9,24 +10,52 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::error::Result;
-use crate::tensor::Inner;
 
 /// How long a wait ignores signals.
 const TICK: Duration = Duration::from_millis(40);
 
-/// The result of work on another thread. After Ctrl-C the work goes on unseen, and its result is dropped.
+/// The number of works that run on after Ctrl-C ended the wait for them. A device finishes them before it takes others.
+static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+
+/// Who came first: the end of the work or of the wait for it.
+#[derive(Default)]
+struct Ended(AtomicBool);
+
+impl Ended {
+    /// Notes one of the ends, and returns whether it is the second.
+    fn second(&self) -> bool {
+        self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// The result of work on another thread. After Ctrl-C the work runs on, and its result is dropped.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (sender, receiver) = sync_channel(1);
+    let ended = Arc::new(Ended::default());
+    let of_work = ended.clone();
     let thread = std::thread::Builder::new().name("hologram-work".into());
     thread
-        .spawn(move || drop(sender.send(work())))
+        .spawn(move || {
+            drop(sender.send(work()));
+            if of_work.second() {
+                ABANDONED.fetch_sub(1, Ordering::Relaxed);
+            }
+        })
         .map_err(|e| PyRuntimeError::new_err(format!("no thread can be started: {e}")))?;
     let receiver = Mutex::new(receiver);
     loop {
         let result = py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK));
         match result {
             Ok(value) => return Ok(value),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(interrupt) = py.check_signals() {
+                    ABANDONED.fetch_add(1, Ordering::Relaxed);
+                    if ended.second() {
+                        ABANDONED.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    return Err(interrupt.into());
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err("a thread of hologram ended without a result").into());
             }
@@ -37,15 +66,26 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
 /// Steps of work, such as additions, up to which a thread does not start another for it: some milliseconds.
 const SHORT: usize = 1 << 24;
 
-/// The result of work of so many steps on a tensor's device. Ctrl-C ends the wait for long work of the host; GPUs work
-/// while the caller goes on.
+/// Whether work of so many steps on the host is worth a thread, so that Ctrl-C ends the wait for it: it is long, or
+/// waits for such work.
+pub fn is_long(on_host: bool, steps: usize) -> bool {
+    on_host && (steps > SHORT || ABANDONED.load(Ordering::Relaxed) > 0)
+}
+
+/// Forgets abandoned work, whose threads stayed with the parent of a fork.
+pub fn forked() {
+    ABANDONED.store(0, Ordering::Relaxed);
+}
+
+/// The result of work of so many steps. Ctrl-C ends the wait for long work of the host; GPUs work while the caller goes
+/// on.
 pub fn worked<T: Send + 'static>(
     py: Python<'_>,
-    of: &Inner,
+    on_host: bool,
     steps: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    if steps > SHORT && of.on_host() { interruptible(py, work) } else { Ok(py.detach(work)) }
+    if is_long(on_host, steps) { interruptible(py, work) } else { Ok(py.detach(work)) }
 }
 
 /// Steps of sorting so many elements.

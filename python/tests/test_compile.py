@@ -226,6 +226,26 @@ def test_slices_with_steps_and_products_are_compiled():
         assert hg.compile(hg.grad(loss))(x).tolist() == found.tolist()
 
 
+def test_products_of_integers_and_vectors_are_compiled():
+    whole = hg.reshape(hg.arange(12), (3, 4)) - 5
+    for dtype in ("int8", "uint8", "int64", "uint64", "float64"):
+        m = hg.astype(whole, dtype)
+        table = [
+            (m, m.mT),
+            (m, m[0]),
+            (m[:, 1], m),
+            (m[0], m[1]),
+            (hg.broadcast_to(m, (2, 3, 4)), m.mT),
+            (hg.broadcast_to(m, (2, 3, 4)), m[0]),
+            (m[:, 1], hg.broadcast_to(m, (2, 3, 4))),
+            (m[:0], m.mT),
+            (m[:, :0], m.mT[:0]),
+        ]
+        for a, b in table:
+            want, found = hg.matmul(a, b), hg.compile(hg.matmul)(a, b)
+            assert (found.dtype, found.shape, found.tolist()) == (want.dtype, want.shape, want.tolist())
+
+
 def test_compiled_functions_inside_compiled_ones():
     inner = hg.compile(lambda x: x * x)
     assert inner(hg.asarray([1.0, 2.0])).tolist() == [1.0, 4.0]

@@ -48,3 +48,14 @@ def test_a_missing_folder_is_an_os_error(tmp_path):
 def test_a_name_of_the_format_is_no_tensor(tmp_path) -> None:
     with pytest.raises(ValueError, match="__metadata__"):
         hg.save(tmp_path / "x.safetensors", {"__metadata__": hg.ones(2)})
+
+
+def test_wrong_calls_of_save(tmp_path) -> None:
+    path = tmp_path / "x.safetensors"
+    for wrong in ([1], {"a": [1]}, {1: hg.ones(1)}, None):
+        with pytest.raises(TypeError, match="tensors"):
+            hg.save(path, wrong)
+    # The number of the error is written once.
+    with pytest.raises(FileNotFoundError) as caught:
+        hg.load(path)
+    assert str(caught.value).count("2") == str(path).count("2") + 1

@@ -26,6 +26,7 @@ FUNCTIONS = {
     "std": lambda x: hg.std(x) + hg.mean(hg.var(x, axis=0)),
     "indexing": lambda x: hg.sum(x[1:, 0] * x[0, 1:3]) + x[-1, -1] ** 2,
     "matmul": lambda x: hg.sum(hg.tanh(x @ hg.matrix_transpose(x))),
+    "vectors": lambda x: x[0] @ x[1] + hg.sum((x @ x[2]) * (hg.asarray([1.0, 2.0, 3.0]) @ x)[0]),
     "concat": lambda x: hg.sum(hg.concat([x, x * 2], axis=1)[:, 2:5] ** 2),
     "take": lambda x: hg.sum(hg.take(x, hg.asarray([0, 2, 0]), axis=0) ** 2),
     "softmax": lambda x: nn.softmax(x)[0, 0] + nn.log_softmax(x, axis=0)[1, 1],
@@ -209,3 +210,69 @@ def test_arguments_may_be_changed_in_place() -> None:
     assert hg.grad(in_dict)({"w": hg.ones(2)})["w"].tolist() == [3.0, 3.0]
     with pytest.raises(ValueError, match="asked for twice"):
         hg.grad(lambda x: hg.sum(x), argnums=(0, -1))(hg.ones(1))
+
+
+def test_slopes_at_corners_are_numbers():
+    """As PyTorch's std and norms; where a root of 0 has no slope it is 0."""
+    norm, flat, zeros = hg.linalg.vector_norm, hg.full((2, 2), 3.0), hg.zeros((2, 2))
+    table = [
+        (hg.std, flat),
+        (lambda x: hg.std(x, correction=1), flat),
+        (lambda x: hg.sum(hg.std(x, axis=0)), flat),
+        (hg.var, flat),
+        (norm, zeros),
+        (lambda x: norm(x, ord=3), zeros),
+        (hg.linalg.matrix_norm, zeros),
+        (lambda x: hg.sum(hg.hypot(x, zeros)), zeros),
+    ]
+    for function, x in table:
+        assert hg.grad(function)(x).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+        assert hg.compile(lambda x: hg.grad(function)(x))(x).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    # One column of equal elements, one of others; NaN stays NaN.
+    slopes = hg.grad(lambda x: hg.sum(hg.std(x, axis=0)))(hg.asarray([[1.0, 1.0], [1.0, 3.0]]))
+    assert slopes.tolist() == [[0.0, -0.5], [0.0, 0.5]]
+    assert math.isnan(hg.grad(hg.std)(hg.asarray([math.nan, 1.0]))[0])
+    assert hg.grad(lambda x: norm(x, ord=3))(hg.asarray([0.0, 2.0])).tolist() == pytest.approx([0.0, 1.0])
+    for shape in ((0,), (0, 3), (3, 0)):
+        for axis in range(len(shape)):
+            assert hg.grad(lambda x: hg.sum(hg.sort(x, axis=axis) ** 2))(hg.zeros(shape)).shape == shape
+
+
+class Counted(nn.Module):
+    """A layer with state beside its parameters."""
+
+    def __init__(self):
+        self.weight = hg.asarray([2.0])
+        self.mean, self.steps, self.seen, self.last, self._hidden = hg.asarray([0.0]), hg.asarray(0), [], None, None
+        self.pair = (hg.asarray([1.0]), "name")
+
+    def __call__(self, x):
+        self.mean = 0.5 * self.mean + 0.5 * x
+        self.steps += 1
+        self.seen.append(x * self.weight)
+        self._hidden = x + 1
+        if self.last is None:
+            self.last = {"x": x * 3}
+        return hg.sum(x * self.weight * self.pair[0])
+
+
+def test_state_that_forward_sets_stays():
+    model = nn.Sequential(Counted())
+    layer = model.layers[0]
+    weight, steps = layer.weight, layer.steps
+    value, grads = nn.value_and_grad(model, lambda x: model(x))(hg.asarray([4.0]))
+    assert value.item() == 8.0 and grads["layers"][0]["weight"].tolist() == [4.0]
+    layer = model.layers[0]
+    assert layer.weight is weight and layer.steps is steps and layer.pair[0].tolist() == [1.0]
+    assert layer.mean.tolist() == [2.0] and steps.item() == 1 and layer._hidden.tolist() == [5.0]
+    assert [x.tolist() for x in layer.seen] == [[8.0]] and layer.last["x"].tolist() == [12.0]
+
+    def fails():
+        model(hg.asarray([4.0]))
+        raise KeyError("expected")
+
+    with pytest.raises(KeyError, match="expected"):
+        nn.value_and_grad(model, fails)()
+    assert layer.weight is weight and steps.item() == 2 and not hg._native.is_recording()
+    with pytest.raises(TypeError, match="Module"):
+        nn.value_and_grad(lambda x: x, model)

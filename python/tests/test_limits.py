@@ -101,7 +101,12 @@ LONG = {
     "matmul": "x = hg.ones((3000, 3000)); hg.matmul(x, x)",
     "sort": "hg.sort(hg.random.normal((1 << 24,)))",
     "unique": "hg.unique_values(hg.random.normal((1 << 22,)))",
-    "svd": "hg.linalg.svd(hg.random.normal((500, 500)))",
+    "svd": "hg.linalg.svd(hg.random.normal((700, 700)))",
+    "random": "hg.random.normal((1 << 28,))",
+    "exp": "hg.exp(hg.ones((1 << 27,)))",
+    "attention": "q = hg.ones((1, 8, 4096, 64)); hg.nn.attention(q, q, q)",
+    "searchsorted": "hg.searchsorted(hg.arange(1 << 20), hg.arange(1 << 24))",
+    "gradient": "hg.grad(lambda x: hg.sum(x @ x @ x))(hg.ones((1200, 1200)))",
 }
 
 

@@ -77,6 +77,18 @@ def test_options(model):
             model.generate(PROMPT, **wrong)
     with pytest.raises(TypeError):
         model.generate(PROMPT, temprature=1)
+    for error, name, wrong in [
+        (ValueError, "top_p", dict(top_p=2.0)),
+        (ValueError, "repeat_penalty", dict(repeat_penalty=0.0)),
+        (ValueError, "json_object", dict(json_object=True, regex="a")),
+        (TypeError, "temperature", dict(temperature="x")),
+        (TypeError, "stop", dict(stop=3)),
+        (TypeError, "regex", dict(regex=3)),
+        (TypeError, "logits_processor", dict(logits_processor=3)),
+        (TypeError, "logits_processor", dict(logits_processor=lambda tokens, logits: None)),
+    ]:
+        with pytest.raises(error, match=name):
+            model.generate(PROMPT, max_tokens=1, **wrong)
 
 
 def test_a_logits_processor_decides(model):
@@ -196,8 +208,17 @@ def test_the_shapes_of_other_libraries():
         ("Hello", plain.text, plain.tokens)
     ] * 2
     assert vllm.chat(MESSAGES, params)[0].outputs[0].text == want.text
+    one = hg.compat.SamplingParams(max_tokens=1, temperature=0)
+    results = vllm.generate(["Hello", "Hello"], [one, params])
+    assert [len(r.outputs[0].token_ids) for r in results] == [1, len(plain.tokens)]
+    for wrong in ([one], {"max_tokens": 1}):
+        with pytest.raises((TypeError, ValueError), match="sampling_params"):
+            vllm.generate(["Hello", "Hello"], wrong)
     llama = hg.compat.Llama(str(CHAT), n_ctx=256, device="cpu")
     assert llama("Hello", **GREEDY)["choices"][0]["text"] == plain.text
+    known = llama("Hello", logprobs=2, **GREEDY)
+    assert known["usage"]["completion_tokens"] == len(plain.tokens) == len(known["choices"][0]["logprobs"]["tokens"])
+    assert list(llama("Hello", stream=True, **GREEDY))[-1]["choices"][0]["finish_reason"] in ("stop", "length")
     streamed = llama("Hello", stream=True, **GREEDY)
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == plain.text
     reply = llama.create_chat_completion(MESSAGES, **GREEDY)

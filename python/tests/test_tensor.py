@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 import os
 import pickle
 import subprocess
@@ -259,3 +260,38 @@ def test_threads_that_write_to_one_tensor():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert x.tolist() == [float(i) for i in range(200)]
+
+
+def test_numpy_numbers_are_numbers():
+    np = pytest.importorskip("numpy")
+    for dtype in (hg.float16, hg.float32, hg.int16):
+        x = hg.asarray([1, 2], dtype=dtype)
+        for number in (np.float32(1.5), np.float64(1.5), np.int8(3), np.uint64(3), np.bool_(True), np.array(2)):
+            for operate in (operator.add, operator.mul, operator.truediv, operator.lt, operator.eq, operator.pow):
+                for a, b in ((x, number), (number, x)):
+                    plain = [one.item() if one is number else one for one in (a, b)]
+                    # Arrays keep their operators.
+                    if isinstance(a, np.ndarray):
+                        continue
+                    found, want = operate(a, b), operate(*plain)
+                    assert isinstance(found, hg.Tensor), (a, b, operate)
+                    assert (found.dtype, found.tolist()) == (want.dtype, want.tolist()), (a, b, operate)
+    assert isinstance(hg.ones(2) + np.ones(2), np.ndarray)
+    assert hg.grad(lambda x: x * np.float32(3) + np.float64(2) * x)(hg.asarray(1.0)).item() == 5.0
+
+
+def test_formats_and_ranges():
+    assert f"{hg.asarray(1.25):.1f} {hg.asarray(7):03d} {hg.asarray(True)}" == "1.2 007 true"
+    assert f"{hg.arange(2)}" == str(hg.arange(2))
+    with pytest.raises(TypeError, match="'.2f'"):
+        f"{hg.ones(2):.2f}"
+    assert bytes(hg.asarray([1, 2], dtype="uint8")) == b"\1\2" and hg.arange(4)[: 2**70 : 2**66].tolist() == [0]
+    assert hg.clip(hg.arange(5), 1.5, 3.5).tolist() == [1.5, 1.5, 2.0, 3.0, 3.5]
+    assert hg.clip(hg.arange(5, dtype="int8"), -1000, hg.asarray(3)).dtype == hg.int8
+    with pytest.raises(OverflowError):
+        hg.ones(1) * 10**400
+    assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6] and hg.asarray(range(0)).shape == (0,)
+    with pytest.raises(TypeError, match="arange: dtype"):
+        hg.arange(2, dtype="bool")
+    with pytest.raises(ValueError, match="matmul takes"):
+        hg.asarray(1.0) @ hg.ones(2)

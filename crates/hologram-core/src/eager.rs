@@ -79,6 +79,7 @@ calls! {
     Sort "sort",
     ArgSort "arg_sort",
     CumSum "cumsum",
+    CumProd "cumprod",
     TakeAlong "take_along",
     Scatter "scatter",
     ScatterAdd "scatter_add",

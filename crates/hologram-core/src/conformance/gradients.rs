@@ -298,6 +298,7 @@ fn along() -> Vec<Case> {
         cases.push(case("softmax", &x, move |g, v| g.softmax(v[0], dim)));
         cases.push(case("log_softmax", &x, move |g, v| g.log_softmax(v[0], dim)));
         cases.push(case("cumsum", &x, move |g, v| g.cumsum(v[0], dim)));
+        cases.push(case("cumprod", &x, move |g, v| g.cumprod(v[0], dim)));
     }
     cases.push(case("a long cumsum", &[floats(&[2100])], |g, v| {
         let sums = g.cumsum(v[0], 0)?;

@@ -9,7 +9,7 @@ use super::take::element;
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
-use crate::error::Result;
+use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
 use crate::tensor::{Axis, Dim, TensorType};
@@ -40,6 +40,29 @@ impl Graph {
     pub fn cumsum(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
         let dim = self.axis("cumsum", x, dim)?;
         self.called("cumsum", |g| g.cumulative(x, dim))
+    }
+
+    /// The inclusive cumulative products of `x` along a fixed dimension `dim`, in `x`'s type, by the products of ever
+    /// longer parts (Hillis and Steele, 1986).
+    ///
+    /// # Errors
+    /// When `x` has no such dimension, its size is an extent, or `x` is not of numbers.
+    pub fn cumprod(&mut self, x: NodeId, dim: impl Axis) -> Result<NodeId> {
+        let dim = self.axis("cumprod", x, dim)?;
+        let Some(Dim::Fixed(n)) = self.shape_of(x).get(dim).copied() else {
+            return Err(CoreError::Graph("cumprod takes a fixed dimension".into()));
+        };
+        self.called("cumprod", |g| {
+            let (mut product, mut distance) = (if n < 2 { g.copy(x)? } else { x }, 1);
+            while distance < n {
+                let (start, rest) = (g.slice(product, dim, 0, distance)?, g.slice(product, dim, distance, n)?);
+                let before = g.slice(product, dim, 0, n - distance)?;
+                let rest = g.mul(rest, before)?;
+                product = g.cat(&[start, rest], dim)?;
+                distance *= 2;
+            }
+            Ok(product)
+        })
     }
 
     fn cumulative(&mut self, x: NodeId, dim: usize) -> Result<NodeId> {

@@ -50,6 +50,11 @@ impl Graph {
 
     fn scattered(&mut self, x: NodeId, indices: NodeId, updates: NodeId, op: Scatter) -> Result<NodeId> {
         self.called(op.name(), |g| {
+            // No updates of no elements: the operation itself takes at least one element.
+            let is_empty = g.shape_of(x).get(op.dim) == Some(&Dim::Fixed(0));
+            if is_empty && g.ty(updates) == g.ty(x) && g.shape_of(indices).contains(&Dim::Fixed(0)) {
+                return g.copy(x);
+            }
             let along = if g.shape_of(indices).len() == 1 { 0 } else { op.dim };
             let order = g.arg_sort(indices, along, false)?;
             g.apply(op, &[x, indices, order, updates])

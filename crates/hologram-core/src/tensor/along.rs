@@ -38,6 +38,7 @@ along! {
     Sort sort(; [dim] descending: bool as descending.into()) "The elements in order along a dimension.";
     ArgSort arg_sort(; [dim] descending: bool as descending.into()) "The indices that put the elements in order.";
     CumSum cumsum(; [dim]) "Cumulative sums along a dimension.";
+    CumProd cumprod(; [dim]) "Cumulative products along a dimension.";
     LogSoftmax log_softmax(; [dim]) "The logarithm of the softmax along a dimension.";
     TakeAlong take_along(indices; [dim]) "Elements along a dimension by index.";
     Scatter scatter(indices, updates; [dim]) "The tensor with other elements where indices say.";

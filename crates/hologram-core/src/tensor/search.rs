@@ -1,9 +1,9 @@
-//! Searching, distinct elements, and cumulative products: computed by several operations.
+//! Searching and distinct elements: computed by several operations.
 
 use hologram_backends::DType;
 use hologram_isa::Type;
 
-use super::{Axis, Dim, Tensor};
+use super::{Dim, Tensor};
 use crate::eager::Call;
 use crate::error::{CoreError, Result};
 
@@ -105,23 +105,5 @@ impl Tensor {
             inverse: inverse.cast(Type::I64)?.reshape(self.shape())?,
             counts: (ends - &starts)?.cast(Type::I64)?,
         })
-    }
-
-    /// The inclusive cumulative products along a dimension, by the products of ever longer parts (Hillis and Steele,
-    /// 1986).
-    ///
-    /// # Errors
-    /// When the tensor lacks the dimension or is not of numbers; errors of the device.
-    pub fn cumprod(&self, dim: impl Axis) -> Result<Tensor> {
-        let dim = self.axis("cumprod", dim)?;
-        let n = self.shape()[dim];
-        let mut product = self.clone();
-        let mut distance = 1;
-        while distance < n {
-            let (start, rest) = (product.slice(dim, 0, distance)?, product.slice(dim, distance, n)?);
-            product = Tensor::cat(&[&start, &rest.mul(product.slice(dim, 0, n - distance)?)?], dim)?;
-            distance *= 2;
-        }
-        Ok(product)
     }
 }

@@ -1,6 +1,7 @@
 //! Gradients: rules against central differences, and the properties of `Graph::gradients`.
 
 use hologram_core::conformance::check_gradients;
+use hologram_core::ops::Reduction;
 use hologram_core::{DType, Dim, Executor, Graph, NodeId, Result, Tensor};
 
 #[test]
@@ -213,5 +214,32 @@ fn checkpoints_need_less_memory_for_the_same_bits() -> Result<()> {
     let loss = g.reduce_sum(y)?;
     let error = g.gradients(loss, &[x]).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("in a checkpoint updates a state"), "{error}");
+    Ok(())
+}
+
+/// Sizes and values at which the plain rule fails: no elements, and a division of 0 by 0.
+#[test]
+fn gradients_exist_at_the_edges() -> Result<()> {
+    for (shape, dim) in [(&[0][..], 0), (&[0, 3], 0), (&[0, 3], 1), (&[3, 0], 1)] {
+        let mut g = Graph::new();
+        let x = g.input("x", DType::F32, &shape.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>())?;
+        let sorted = g.sort(x, dim, false)?;
+        let loss = g.reduce_all(sorted, Reduction::Sum)?;
+        let grad = g.gradients(loss, &[x])?[0];
+        g.output("grad", grad)?;
+        let mut plan = g.compile(&Executor::open("cpu", None)?, &[])?;
+        plan.write::<f32>("x", &[])?;
+        plan.run()?;
+        assert!(plan.read::<f32>("grad")?.is_empty(), "{shape:?} {dim}");
+    }
+    let hypot = |g: &mut Graph, x| {
+        let other = g.mul_scalar(x, 2.0)?;
+        let other = g.detach(other)?;
+        let y = g.hypot(x, other)?;
+        g.reduce_sum(y)
+    };
+    let slope = 1.0 / 5f32.sqrt();
+    let by_x = by_x([0.0, 3.0, -1.0], hypot)?;
+    assert!(by_x.iter().zip([0.0, slope, -slope]).all(|(have, want)| (have - want).abs() < 1e-6), "{by_x:?}");
     Ok(())
 }

@@ -193,7 +193,7 @@ operations! {
     Log1p log1p(x) Map FLOATS 3.0, "The natural logarithm of 1 + x, accurate close to 0.", |b, v| inverse::log1p(b, v[0]), |v| v[0].ln_1p()
         => d [d.g / (d.a + 1.0)];
     Hypot hypot(a, b) Map FLOATS 3.0, "√(a² + b²), which is finite where the squares are not.", f::hypot, |v| v[0].hypot(v[1])
-        => d [d.g * d.a / d.y, d.g * d.b / d.y];
+        => d [d.y.same(0.0).choose(d.number(0.0), d.g * d.a / d.y), d.y.same(0.0).choose(d.number(0.0), d.g * d.b / d.y)];
     LogAddExp logaddexp(a, b) Map FLOATS 4.0 of |v| v[0].max(v[1]).abs(), "ln(eᵃ + eᵇ), the error relative to the greater operand.",
         f::logaddexp, |v| if v[0] == v[1] { v[0] + std::f64::consts::LN_2 } else { greater(v[0], v[1]) + (-(v[0] - v[1]).abs()).exp().ln_1p() }
         => d [d.g * (d.a - d.b).sigmoid(), d.g * (d.b - d.a).sigmoid()];
