@@ -246,6 +246,11 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["run", "L.gguf", "Hi", "--gpu-memory", "-1GB"], 2, "'-1GB' for '--gpu-memory <SIZE>': it must be a number"),
         (&["run", "L.gguf", "Hi", "--gpu-memory", "16"], 2, "above 0 with a unit, such as 16GB"),
         (&["run", "L.gguf", "Hi", "--device", "cpu", "--gpu-memory", "1TB"], 2, "--gpu-memory is for GPUs"),
+        (
+            &["run", "L.gguf", "Hi", "--device", "cpu", "--precision", "tf32"],
+            2,
+            "tf32 is for NVIDIA GPUs, but the device is cpu",
+        ),
         (&["serve", "--kv-memory", "-1GB"], 2, "'-1GB' for '--kv-memory <MIB>': it must be a number above 0"),
         (&["serve", "--kv-memory", "0"], 2, "a number above 0 of MiB, or with a unit, such as 2GB"),
         // A model that is given twice, and prompts in several words.
