@@ -232,7 +232,7 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["run", "L.gguf", "Hi", "-c", "2"], 1, "shorten the prompt or increase --ctx"),
         (&["run", "L.gguf", "Hi", "--temp", "warm"], 2, "it must be a number"),
         (&["run", "L.gguf", "Hi", "--temp=-1"], 2, "must be a finite number, 0 or more"),
-        (&["run", "L.gguf", "Hi", "--kv", "q5"], 2, "possible values: f32, f16, q8, q4"),
+        (&["run", "L.gguf", "Hi", "--kv", "q5"], 2, "possible values: f32, f16, f8, q8, q4"),
         (&["run", "L.gguf"], 2, "the prompt on standard input is empty"),
         (&["bench", "L.gguf", "-p", "x"], 2, "it must be a whole number"),
         (&["bench", "--shape", "llama-1b"], 2, "for example --type Q8_0"),
