@@ -99,7 +99,8 @@ impl Op for KvAppend {
             if spec.output.format == DType::F8 {
                 let code = float_code(b, value);
                 let is_number = b.eq(value, value);
-                let code = b.select(is_number, code, 127u8);
+                let code = b.select(is_number, code, 127u32);
+                let code = b.cvt(Type::U8, code);
                 b.store(cache.views[0], at, code);
                 return;
             }

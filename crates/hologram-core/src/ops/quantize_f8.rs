@@ -1,7 +1,7 @@
 //! Activations to floats of 8 bits with one scale per group of a row.
 
 use hologram_backends::{DType, KernelSpec, Operation};
-use hologram_isa::Type;
+use hologram_isa::{Builder, Type, Value};
 
 use super::quantize::{program_of_groups, rows_of_groups};
 use super::{Launchable, Op};
@@ -61,8 +61,7 @@ pub(super) fn float_code(b: &mut Builder, v: Value) -> Value {
     let sign = b.shr(sign, 24u32);
     let sign = b.and(sign, 128u32);
     let code = b.or(code, sign);
-    let code = b.and(code, 255u32);
-    b.cvt(Type::U8, code)
+    b.and(code, 255u32)
 }
 
 impl Op for QuantizeF8 {
@@ -76,7 +75,10 @@ impl Op for QuantizeF8 {
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
-        program_of_groups(spec, self.group, (0.0, MOST), float_code)
+        program_of_groups(spec, self.group, (0.0, MOST), |b, v| {
+            let code = float_code(b, v);
+            b.cvt(Type::U8, code)
+        })
     }
 
     fn reference(&self, inputs: &[HostTensor]) -> Reference {
