@@ -241,6 +241,7 @@ fn every_mistake_is_answered_in_a_sentence() {
         (&["perplexity", "L.gguf", "--file", "none.txt"], 1, "cannot read none.txt"),
         (&["rm", "L.gguf"], 2, "(it must be hf:OWNER/NAME); delete the file yourself"),
         (&["selftest", "--device", "cuda:99"], 1, "not available"),
+        (&["selftest", "--precision", "tf32"], 2, "--precision is not for selftest"),
         (&["run", "L.gguf", "Hi", "--temp", "inf"], 2, "is inf, but must be a finite number, 0 or more"),
         (&["run", "L.gguf", "Hi", "-n", "99999999999999999999"], 2, "it is too large; -1 is no limit"),
         (&["run", "L.gguf", "Hi", "--gpu-memory", "-1GB"], 2, "'-1GB' for '--gpu-memory <SIZE>': it must be a number"),
