@@ -12,8 +12,8 @@ use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::tokenizer::TokenDecoder;
 use hologram_llm::{
-    Adapter, CACHE_TYPES, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, ExpertPlace, Finish,
-    LoadOptions, Logits, Model, ModelFiles, Pooling, Request, Session, SessionOptions,
+    Adapter, CACHE_TYPES, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, ExpertPlace,
+    Finish, LoadOptions, Logits, Model, ModelFiles, Pooling, Request, Session, SessionOptions,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

@@ -38,8 +38,8 @@ pub struct SessionOptions {
     /// Number of concurrent sequences.
     pub sequences: usize,
     /// Element type of the KV cache: [`DType::F32`], [`DType::F16`], floats of 8 bits ([`DType::F8`]), or 8 or 4 bits
-    /// with scales ([`DType::Q8Planes`], [`DType::Q4Planes`], for heads of whole blocks of 32 elements). Default: what suits the device, or
-    /// [`DType::F32`] if the model's matrices are in `F32`, in `F16` or ternary.
+    /// with scales ([`DType::Q8Planes`], [`DType::Q4Planes`], for heads of whole blocks of 32 elements). Default: what
+    /// suits the device, or [`DType::F32`] if the model's matrices are in `F32`, in `F16` or ternary.
     pub kv: Option<DType>,
     /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
     /// `None`: on the device if it has a native kernel for it.

@@ -145,7 +145,8 @@ impl Op for Attention {
         let indices = [positions, sequences, table].iter().all(|t| t.format == DType::U32);
         if q.format != DType::F32 || !cache || !indices {
             return Err(
-                "takes f32 q, k and v alike in f32, f16, f8, Q8_0 or Q4_0 (planes), and u32 positions, sequences and block table"
+                "takes f32 q, k and v alike in f32, f16, f8, Q8_0 or Q4_0 (planes), and u32 positions, sequences and \
+                 block table"
                     .into(),
             );
         }

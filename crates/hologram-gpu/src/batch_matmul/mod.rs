@@ -1,11 +1,11 @@
 //! `batch_matmul` on NVIDIA GPUs: products of batches of matrices, each stored transposed or not, with bias, activation
 //! and residual.
 //!
-//! [`wgmma`] and [`mma`] multiply `bf16`, `f16` and `i8` on tensor cores, [`plain`] the other types. `f32` goes to tensor
-//! cores as tf32, in three parts, which are as precise as [`plain`], or rounded where the user permits it. Tensor cores
-//! take lines that begin at multiples of 16 bytes, and `i8` along the depth: other operands are first copied to the
-//! scratch memory. A product of few tiles is split along its depth, and the parts' sums are added by a launch of their
-//! own.
+//! [`wgmma`] and [`mma`] multiply `bf16`, `f16` and `i8` on tensor cores, [`plain`] the other types. `f32` goes to
+//! tensor cores as tf32, in three parts, which are as precise as [`plain`], or rounded where the user permits it.
+//! Tensor cores take lines that begin at multiples of 16 bytes, and `i8` along the depth: other operands are first
+//! copied to the scratch memory. A product of few tiles is split along its depth, and the parts' sums are added by a
+//! launch of their own.
 
 /// The arguments of a product's kernel: what all take (`BATCH_SIZES` in `batch.h`), and its own.
 macro_rules! arguments {

@@ -56,8 +56,8 @@ const K: usize = 1;
 /// Codes of a cache in 8 or 4 bits that share a scale.
 const BLOCK: usize = DType::Q8Planes.block_len();
 
-/// The native kernel for `attention`. Caches of F32, F16 and F8 need a head size that is a multiple of 16, those in 8 and
-/// 4 bits one that is a multiple of 32. The block size must be a multiple of 16.
+/// The native kernel for `attention`. Caches of F32, F16 and F8 need a head size that is a multiple of 16, those in 8
+/// and 4 bits one that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
