@@ -11,7 +11,7 @@ device: the first tensor does.
 
 from . import _methods
 from ._compile import compile
-from ._devices import Device, default_device, devices, set_default_device, synchronize
+from ._devices import Device, default_device, devices, set_default_device, set_float32_precision, synchronize
 from ._dtypes import (
     bfloat16,
     bool,

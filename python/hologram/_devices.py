@@ -71,6 +71,12 @@ def set_default_device(device: Device | str) -> None:
     _native.set_default_device(_named(device))
 
 
+def set_float32_precision(precision: str) -> None:
+    """The precision of products of float32 matrices on NVIDIA GPUs: "exact", the default, or "tf32", which rounds their
+    elements to 11 bits and is faster. To be called before such a device is used; others stay exact."""
+    _native.set_float32_precision(precision)
+
+
 def synchronize(device: Device | str | None = None) -> None:
     """Waits for all work of a device."""
     _native.synchronize(None if device is None else _named(device))

@@ -463,7 +463,7 @@ def load(
     experts: str | None = None,
 ) -> Model:
     """Loads a `.gguf` file or a folder of safetensors onto a device; "auto" is the best one. `ctx` is the longest
-    text in tokens, `kv` the cache's type ("f32", "f16", "q8" or "q4"), `sequences` the most texts computed at once,
+    text in tokens, `kv` the cache's type ("f32", "f16", "f8", "q8", "q4"), `sequences` the most texts computed at once,
     `lora` adapters (PEFT folders or `.gguf` files), each a path or a tuple of a path and a scale. `experts` says where
     those of a mixture are computed: "gpu", "cpu" (with their weights in the host's memory), or "auto", the CPU if the
     model does not fit into the GPU's memory."""

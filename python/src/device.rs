@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hologram_core::{Executor, OpenOptions};
+use hologram_backends::BackendError;
+use hologram_core::{Executor, OpenOptions, Precision};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -19,6 +20,9 @@ static DEFAULT: Mutex<Option<String>> = Mutex::new(None);
 
 /// The open devices by name.
 static OPEN: Mutex<Option<HashMap<String, Executor>>> = Mutex::new(None);
+
+/// The precision of products of `f32` on devices that are opened from now on and have a choice.
+static PRECISION: Mutex<Precision> = Mutex::new(Precision::Exact);
 
 /// The current generation.
 pub fn generation() -> u32 {
@@ -58,7 +62,7 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
         None => match default {
             Some(name) => name,
             None => {
-                let executor = py.detach(Executor::new_auto)?;
+                let executor = py.detach(|| open_new("auto"))?;
                 let name = full_name(executor.info().backend.name());
                 let executor = keep(&name, executor);
                 if let Some(reason) = executor.fallback() {
@@ -73,8 +77,7 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
     if let Some(executor) = lock(&OPEN).as_ref().and_then(|open| open.get(&name)) {
         return Ok((name, executor.clone()));
     }
-    let options = OpenOptions::default();
-    let executor = py.detach(|| Executor::open_with(&name, &options))?;
+    let executor = py.detach(|| open_new(&name))?;
     let executor = keep(&name, executor);
     Ok((name, executor))
 }
@@ -82,6 +85,35 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
 /// Whether the host computes for the device of this full name.
 pub fn is_host(name: &str) -> bool {
     matches!(name, "cpu" | "reference")
+}
+
+/// Opens a device, with the precision if it has it.
+fn open_new(name: &str) -> hologram_core::Result<Executor> {
+    let options = OpenOptions { precision: *lock(&PRECISION), ..OpenOptions::default() };
+    match Executor::open_with(name, &options) {
+        Err(hologram_core::CoreError::Backend(BackendError::Unsupported { .. })) => {
+            Executor::open_with(name, &OpenOptions::default())
+        }
+        opened => opened,
+    }
+}
+
+/// The precision of products of `f32` on NVIDIA GPUs, "exact" or "tf32", before they are used.
+#[pyfunction]
+pub fn set_float32_precision(name: &str) -> Result<()> {
+    let precision = match name {
+        "exact" => Precision::Exact,
+        "tf32" => Precision::Tf32,
+        other => return crate::error::value(format!("the precision is {other:?}, but must be \"exact\" or \"tf32\"")),
+    };
+    let open = lock(&OPEN);
+    let mut names = open.iter().flatten().map(|(name, _)| name);
+    if let Some(name) = names.find(|name| name.starts_with("cuda")).filter(|_| *lock(&PRECISION) != precision) {
+        let reason = format!("{name} is in use already: set the precision before the first call that uses it");
+        return Err(PyRuntimeError::new_err(reason).into());
+    }
+    *lock(&PRECISION) = precision;
+    Ok(())
 }
 
 /// Keeps an open device, unless another thread was faster.

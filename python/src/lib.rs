@@ -56,6 +56,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         device::metrics,
         device::open_device,
         device::set_default_device,
+        device::set_float32_precision,
         device::synchronize,
         dlpack::from_dlpack,
         files::load_npy,

@@ -12,8 +12,8 @@ use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
 use hologram_llm::sampling::{Sampler, SamplerConfig};
 use hologram_llm::tokenizer::TokenDecoder;
 use hologram_llm::{
-    Adapter, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, ExpertPlace, Finish,
-    LoadOptions, Logits, Model, ModelFiles, Pooling, Request, Session, SessionOptions,
+    Adapter, CACHE_TYPES, ChatTemplate, Conversation, Embedder, Engine, EngineOptions, Event, Events, ExpertPlace,
+    Finish, LoadOptions, Logits, Model, ModelFiles, Pooling, Request, Session, SessionOptions,
 };
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -44,13 +44,13 @@ fn checked(tokens: &[i64], vocab: usize) -> Result<Vec<u32>> {
 }
 
 fn kv_format(name: Option<&str>) -> Result<Option<DType>> {
-    match name {
-        None => Ok(None),
-        Some("f32") => Ok(Some(DType::F32)),
-        Some("f16") => Ok(Some(DType::F16)),
-        Some("q8") => Ok(Some(DType::Q8Planes)),
-        Some("q4") => Ok(Some(DType::Q4Planes)),
-        Some(other) => value(format!("kv is {other:?}, but must be \"f32\", \"f16\", \"q8\" or \"q4\"")),
+    let Some(name) = name else { return Ok(None) };
+    match CACHE_TYPES.into_iter().find(|(known, _)| *known == name) {
+        Some((_, format)) => Ok(Some(format)),
+        None => {
+            let names = CACHE_TYPES.map(|(known, _)| format!("{known:?}")).join(", ");
+            value(format!("kv is {name:?}, but must be one of {names}"))
+        }
     }
 }
 

@@ -137,3 +137,15 @@ os._exit(0)
     # 0.2 s where nothing else runs.
     assert done.returncode == 0 and all(float(late) < 1.0 for late in done.stdout.split()), done
     assert len(done.stdout.split()) == 2
+
+
+def test_the_precision_of_products():
+    with pytest.raises(ValueError, match='must be "exact" or "tf32"'):
+        hg.set_float32_precision("high")
+    if DEVICE == "cpu":
+        # Permitted, but this device has no other than its own.
+        code = (
+            "import hologram as hg\nhg.set_float32_precision('tf32')\n"
+            "x = hg.full((64, 64), 1 + 2**-20, dtype=hg.float32, device='cpu')\nassert float((x @ x)[0, 0]) != 64.0"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -27,6 +27,7 @@ LEFT_OUT = {
     "command",
     "forked",
     "set_default_device",
+    "set_float32_precision",
     "save_npy",
     "save_safetensors",
     "begin_recording",

@@ -203,6 +203,19 @@ def of_four_bits(x):
     return array.array("B", codes), halves(scales), values
 
 
+FLOAT_BYTES = [(c & 7) / 512 if c < 8 else (1 + (c & 7) / 8) * 2.0 ** ((c >> 3) - 7) for c in range(127)]
+
+
+def of_float_bytes(x):
+    """The codes of the nearest floats of a byte, the even one of two, and their values."""
+    codes = [min(range(127), key=lambda c: (abs(FLOAT_BYTES[c] - abs(v)), c & 1)) | (128 if v < 0 else 0) for v in x]
+    return array.array("B", codes), values_of_bytes(codes)
+
+
+def values_of_bytes(codes):
+    return [math.copysign(FLOAT_BYTES[c & 127] if c & 127 < 127 else math.inf, -1 if c & 128 else 1) for c in codes]
+
+
 def caches():
     # In 4 bits, a scale for 32 elements, by workgroups that have a part of a token's.
     x, slots = floats(2 * 3 * 32), uints(9, 2)
@@ -225,6 +238,7 @@ def caches():
             for e in range(d):
                 stored[where(slots[t], h, e)] = x[(t * kv + h) * d + e]
     tail = [x, slots, uints(0), FIXED, tokens, 1, blocks, kv, 1 << shift, d, uints(*[0] * 8)]
+    yield Case("kv_append.k", "kv_append_f8", (tokens, 1), (256,), [array.array("B", bytes(size)), *tail], {0: of_float_bytes(stored)[1]}, {0: values_of_bytes}, 1e-7, [1])
     for ty, cache, read, bound in [("f32", array.array("f", bytes(4 * size)), list, 1e-7), ("f16", halves([0] * size), of_halves, 1e-3)]:
         yield Case("kv_append.k", f"kv_append_{ty}", (tokens, 1), (256,), [cache, *tail], {0: stored}, {0: read}, bound, [1])
         q, k, freqs, pairs, positions = floats(tokens * heads * d), floats(tokens * kv * d), floats(8), 8, uints(0, 9, 30)
@@ -648,9 +662,10 @@ def attention():
     for i, (ty, heads, kv, d, of, tile, window) in enumerate([("float", 4, 2, 64, 4, 64, 0), ("half", 2, 2, 64, 1, 128, 0), ("float", 2, 1, 24, 1, 16, 0), ("half", 8, 1, 128, 8, 64, 0),
                                                               ("float", 4, 2, 64, 4, 64, 70), ("half", 2, 1, 24, 4, 32, 40), ("eight", 8, 2, 64, 4, 128, 0),
                                                               ("eight", 2, 1, 128, 4, 64, 100), ("eight", 3, 1, 32, 4, 32, 0), ("four_bits", 8, 2, 64, 4, 128, 0),
-                                                              ("four_bits", 2, 1, 128, 4, 64, 100), ("four_bits", 3, 1, 96, 4, 32, 0)]):
+                                                              ("four_bits", 2, 1, 128, 4, 64, 100), ("four_bits", 3, 1, 96, 4, 32, 0),
+                                                              ("float_byte", 8, 2, 64, 4, 128, 0), ("float_byte", 2, 1, 128, 4, 64, 100), ("float_byte", 3, 1, 24, 4, 32, 0)]):
         # With sinks and a cap, and without a window with the first position that each token sees.
-        varied, coded = i in (1, 4, 6, 8, 9), ty in ("eight", "four_bits")
+        varied, coded = i in (1, 4, 6, 8, 9, 12), ty in ("eight", "four_bits", "float_byte")
         # The second token is the last that its row of the table has a block for, and the row is the table's last.
         shift, columns, tokens, positions, sequences = 3, 26, 3, uints(5, 207, 66), uints(0, 1, 0)
         blocks, of_kv = 2 * columns, heads // kv
@@ -664,6 +679,8 @@ def attention():
             keys, values = [[c * s for c, s in zip(c, (s for s in of_halves(s) for _ in range(32)))] for c, s in zip(codes, scales)]
         if ty == "four_bits":
             cache, scales, (keys, values) = zip(*map(of_four_bits, cache))
+        if ty == "float_byte":
+            cache, (keys, values), scales = *zip(*map(of_float_bytes, cache)), [None, None]
         want, parts, stats = [], {}, {}
         firsts = uints(*[p // 3 for p in positions]) if varied and not window else None
         sinks, cap = (floats(heads), 1.5) if varied else (None, 0.0)
@@ -703,7 +720,7 @@ def attention():
             one = list(tail)
             one[2] = 1
             yield Case("attention_decode.k", name, (1, kv, slices), (256,), [*head[:result], head[result][:], *head[result + 1:], *one, 1, scale, *more],
-                       {result: want[:heads * d]}, bound=bound, streams=[] if ty == "four_bits" else [(1, 3), (2, 4)] if coded else [8, 9])
+                       {result: want[:heads * d]}, bound=bound, streams=[] if ty == "four_bits" else [1, 2] if ty == "float_byte" else [(1, 3), (2, 4)] if coded else [8, 9])
         # The parts that the first launch leaves, where a token has more than one.
         partial, two = [0.0] * width, [0.0] * (width // d * 2)
         for (t, h, split), part in parts.items():
@@ -756,7 +773,8 @@ def attention_prefill():
                                            ("float", 80, 3, 1, 20, [(0, 50, 25), (1, 0, 2), (0, 10, 3)]), ("half", 64, 8, 2, 45, [(1, 84, 20)]),
                                            ("half", 96, 1, 1, 0, [(0, 0, 66)]), ("eight", 128, 4, 1, 33, [(0, 20, 17)]), ("float", 128, 4, 2, 0, [(1, 31, 2)]),
                                            ("half", 80, 2, 1, 0, [(0, 5, 9)]), ("float", 96, 2, 1, 7, [(0, 0, 30)]), ("eight", 96, 2, 1, 0, [(1, 31, 4)]),
-                                           ("four_bits", 64, 7, 1, 0, [(1, 30, 12)]), ("four_bits", 128, 4, 1, 33, [(0, 20, 17)])]):
+                                           ("four_bits", 64, 7, 1, 0, [(1, 30, 12)]), ("four_bits", 128, 4, 1, 33, [(0, 20, 17)]),
+                                           ("float_byte", 64, 7, 1, 0, [(1, 30, 12)]), ("float_byte", 96, 2, 1, 0, [(1, 31, 4)]), ("float_byte", 128, 4, 1, 33, [(0, 20, 17)])]):
         # As in `attention`.
         varied = i in (1, 2, 4, 9, 11)
         shift, columns, of_kv = 3, 13, heads // kv
@@ -775,6 +793,10 @@ def attention_prefill():
                 values.append([c * s for c, s in zip(codes, (s for s in of_halves(scales[i]) for _ in range(32)))])
             elif ty == "four_bits":
                 codes, scales[i], x = of_four_bits(x)
+                caches.append(codes)
+                values.append(x)
+            elif ty == "float_byte":
+                codes, x = of_float_bytes(x)
                 caches.append(codes)
                 values.append(x)
             else:

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use hologram_device::{Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Reference, Result};
+use hologram_device::{
+    Backend, BackendError, BackendType, DeviceInfo, DeviceKind, OpenOptions, Precision, Reference, Result,
+};
 
 macro_rules! kinds {
     ($(($there:meta) $kind:path,)*) => {
@@ -61,14 +63,23 @@ pub fn open(device: &str, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
 /// # Errors
 /// As [`open`].
 pub fn open_noting(device: &str, threads: Option<usize>) -> Result<(Arc<dyn Backend>, Option<String>)> {
-    open_with(device, &OpenOptions { threads, memory_cap: None })
+    open_with(device, &OpenOptions { threads, ..OpenOptions::default() })
 }
 
 /// As [`open_noting`], with options.
 ///
 /// # Errors
-/// As [`open`].
+/// As [`open`]; [`BackendError::Unsupported`] for a precision that the device does not have.
 pub fn open_with(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
+    let opened = open_named(device, options)?;
+    let own = opened.0.info().backend;
+    if options.precision == Precision::Tf32 && own != BackendType::Cuda {
+        return Err(BackendError::Unsupported { device: own.to_string(), what: "the precision tf32".into() });
+    }
+    Ok(opened)
+}
+
+fn open_named(device: &str, options: &OpenOptions) -> Result<(Arc<dyn Backend>, Option<String>)> {
     let unavailable = |reason: String| {
         let names: Vec<_> = available_backends().into_iter().map(BackendType::name).collect();
         let reason = format!("{reason}; use one of: auto, {}", names.join(", "));

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use hologram_backends::{BackendType, OpenOptions};
+use hologram_backends::{BackendError, BackendType, OpenOptions};
 
 pub use bench::{BenchArgs, BenchCommand, BenchOpsArgs};
 pub use constraint::ConstraintArgs;
@@ -116,6 +116,16 @@ pub struct DeviceArgs {
     /// Most memory of the GPU to use, such as 16GB or 900MB [default: all that is free]
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     pub gpu_memory: Option<u64>,
+    /// Products of F32 weights: exact, or tf32, which rounds to 11 bits and is faster on NVIDIA GPUs
+    #[arg(long, value_enum, default_value = "exact", value_name = "P")]
+    pub precision: Precision,
+}
+
+/// The precision of products of `f32` matrices.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Precision {
+    Exact,
+    Tf32,
 }
 
 /// A number of threads; `None` is the default.
@@ -235,7 +245,7 @@ pub fn print_note() {
 impl DeviceArgs {
     /// Options without any.
     pub fn new(device: &str) -> DeviceArgs {
-        DeviceArgs { device: device.into(), threads: None, gpu_memory: None }
+        DeviceArgs { device: device.into(), threads: None, gpu_memory: None, precision: Precision::Exact }
     }
 
     /// The worker threads, if a number of them is given.
@@ -248,10 +258,20 @@ impl DeviceArgs {
     /// # Errors
     /// When the device is not available; a usage error for an unknown device name.
     pub fn open(&self) -> anyhow::Result<hologram_core::Executor> {
-        let options = OpenOptions { threads: self.threads().map(|n| n as usize), memory_cap: self.gpu_memory };
+        let options = OpenOptions {
+            threads: self.threads().map(|n| n as usize),
+            memory_cap: self.gpu_memory,
+            precision: match self.precision {
+                Precision::Exact => hologram_backends::Precision::Exact,
+                Precision::Tf32 => hologram_backends::Precision::Tf32,
+            },
+        };
         let opened = hologram_backends::open_with(&self.device, &options);
         let (backend, note) = match opened {
             Err(e) if !hologram_backends::is_device_name(&self.device) => return usage(e.to_string()),
+            Err(BackendError::Unsupported { device, .. }) if self.precision == Precision::Tf32 => {
+                return usage(format!("--precision tf32 is for NVIDIA GPUs, but the device is {device}"));
+            }
             opened => opened?,
         };
         let device = backend.info().backend;

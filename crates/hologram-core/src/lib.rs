@@ -58,7 +58,9 @@ pub use executor::{Buffer, Executor, OperationCache};
 pub use function::Function;
 pub use graph::{CompileOptions, Event, Graph, NodeId, Plan, Vjp};
 pub use half::{bf16, f16};
-pub use hologram_backends::{BackendType, DType, DeviceInfo, DeviceLimits, ForeignPointer, Metrics, OpenOptions};
+pub use hologram_backends::{
+    BackendType, DType, DeviceInfo, DeviceLimits, ForeignPointer, Metrics, OpenOptions, Precision,
+};
 pub use pool::Pool;
 pub use program::{Argument, CompiledProgram};
 pub use tensor::{

@@ -297,7 +297,7 @@ impl DeviceKind for Cpu {
     }
 
     fn open(&self, _number: u32, options: &OpenOptions) -> Result<Arc<dyn Backend>> {
-        let OpenOptions { threads, memory_cap } = *options;
+        let OpenOptions { threads, memory_cap, .. } = *options;
         Ok(Arc::new(CpuBackend::with_options(CpuOptions { threads, memory_cap, max_isa: None })?))
     }
 }

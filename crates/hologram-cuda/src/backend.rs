@@ -9,7 +9,8 @@ use hologram_device::host::{
 };
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, Event, ForeignMemory, ForeignPointer,
-    GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Result, check_apart,
+    GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Precision, Result,
+    check_apart,
 };
 use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use hologram_isa::{Program, ptx};
@@ -31,6 +32,8 @@ pub struct CudaOptions {
     pub ordinal: u32,
     /// The most bytes that buffers and the allocator's cache may hold together; by default only the device limits them.
     pub memory_cap: Option<u64>,
+    /// The precision of products of `f32` matrices.
+    pub precision: Precision,
 }
 
 /// An NVIDIA GPU. Work runs beside the host, in the order of submission.
@@ -93,7 +96,7 @@ impl CudaBackend {
     /// # Errors
     /// [`BackendError::Unavailable`] with what is missing: the driver, the device, or a compute capability of 8.0.
     pub fn new(ordinal: u32) -> Result<CudaBackend> {
-        CudaBackend::with_options(CudaOptions { ordinal, memory_cap: None })
+        CudaBackend::with_options(CudaOptions { ordinal, ..CudaOptions::default() })
     }
 
     /// Opens a GPU.
@@ -103,11 +106,12 @@ impl CudaBackend {
     pub fn with_options(options: CudaOptions) -> Result<CudaBackend> {
         let gpu = Gpu::open(options.ordinal)?;
         let context = &gpu.context;
+        let target = Target { tf32: options.precision == Precision::Tf32, ..gpu.target };
         let source = DeviceSource { context: context.clone(), max_cached: gpu.info.memory_bytes / 4 };
         let allocator = CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap);
         Ok(CudaBackend {
-            policy: gpu::policy(gpu.target),
-            target: gpu.target,
+            policy: gpu::policy(target),
+            target,
             counters: Counters::default(),
             pipelines: Pipelines::default(),
             modules: Modules::new(context, gpu.target.capability(), gpu.driver),

@@ -80,7 +80,7 @@ impl DeviceKind for Cuda {
     }
 
     fn open(&self, number: u32, options: &OpenOptions) -> Result<Arc<dyn Backend>> {
-        let options = CudaOptions { ordinal: number, memory_cap: options.memory_cap };
+        let options = CudaOptions { ordinal: number, memory_cap: options.memory_cap, precision: options.precision };
         Ok(Arc::new(CudaBackend::with_options(options)?))
     }
 

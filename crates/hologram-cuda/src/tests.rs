@@ -87,7 +87,9 @@ fn a_lost_device_says_so_with_the_kernels_name() {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn memory_is_capped_counted_and_given_back() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(64 << 20) }).unwrap();
+    let device =
+        CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(64 << 20), ..CudaOptions::default() })
+            .unwrap();
     assert_eq!(device.available_memory(), Some(64 << 20));
     let a = device.allocate_buffer(40 << 20).unwrap();
     assert_eq!(device.available_memory(), Some(24 << 20));
@@ -130,7 +132,9 @@ fn memory_is_capped_counted_and_given_back() {
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn memory_of_work_that_is_under_way_serves_later_work() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(256 << 20) }).unwrap();
+    let device =
+        CudaBackend::with_options(CudaOptions { ordinal: 0, memory_cap: Some(256 << 20), ..CudaOptions::default() })
+            .unwrap();
     let store = device.compile(&parse(STORE).unwrap()).unwrap();
     let run = |x: &hologram_device::Buffer| {
         let bindings = vec![Binding::whole(x)];

@@ -52,7 +52,7 @@ pub use measure::{Ceiling, CeilingKind, Measure};
 pub use memory::{Buffer, DeviceMemory, ForeignMemory, ForeignPointer, POINTER_ALIGN, Pool, check_apart, check_range};
 pub use metrics::{MemoryMetrics, Metrics};
 pub use notes::{busy, note, take_notes, watch};
-pub use open::{DeviceKind, OpenOptions};
+pub use open::{DeviceKind, OpenOptions, Precision};
 pub use operation::{
     Activation, AttentionPrecision, ElementLoss, Elementwise, F32, F64, Flash, Float, Operation, OptimizerRule,
     Recurrence, Reduction, RopeStyle,

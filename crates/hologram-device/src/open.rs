@@ -15,6 +15,19 @@ pub struct OpenOptions {
     /// The most bytes of device memory that buffers and the allocator's cache may hold together; by default only the
     /// device limits them.
     pub memory_cap: Option<u64>,
+    /// The precision of products of `f32` matrices.
+    pub precision: Precision,
+}
+
+/// The precision of products of `f32` matrices; their sums are always in `f32`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// That of `f32`.
+    #[default]
+    Exact,
+    /// Elements may be rounded to tf32, which has 11 bits, before they are multiplied: faster on tensor cores of NVIDIA
+    /// GPUs. Other devices do not open with it.
+    Tf32,
 }
 
 /// A kind of device, implemented by the device's crate for code that opens devices by name.

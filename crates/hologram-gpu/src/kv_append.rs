@@ -31,6 +31,7 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
     let launch = match cache.format {
         DType::Plain(Type::F32) if served => floats("kv_append_f32")?,
         DType::Plain(Type::F16) if served => floats("kv_append_f16")?,
+        DType::F8 if served => floats("kv_append_f8")?,
         DType::Q8Planes | DType::Q4Planes if served && wide => {
             let entry = if cache.format == DType::Q8Planes { "kv_append_eight" } else { "kv_append_four" };
             let scales = places.input(0, 1);

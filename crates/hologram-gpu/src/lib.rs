@@ -87,6 +87,8 @@ pub struct Target {
     pub multiprocessors: u32,
     /// The most shared memory of a workgroup in bytes, when a kernel requests it.
     pub max_shared: u32,
+    /// Whether `f32` may be rounded to tf32 before it is multiplied.
+    pub tf32: bool,
 }
 
 /// The maker of a GPU, with the properties that select kernels.
@@ -104,12 +106,12 @@ pub enum Vendor {
 impl Target {
     /// An NVIDIA GPU.
     pub const fn nvidia(capability: u32, multiprocessors: u32, max_shared: u32) -> Target {
-        Target { vendor: Vendor::Nvidia { capability }, multiprocessors, max_shared }
+        Target { vendor: Vendor::Nvidia { capability }, multiprocessors, max_shared, tf32: false }
     }
 
     /// An Apple GPU with this number of cores, and with 32 KiB of threadgroup memory.
     pub const fn apple(cores: u32) -> Target {
-        Target { vendor: Vendor::Apple, multiprocessors: cores, max_shared: 32 << 10 }
+        Target { vendor: Vendor::Apple, multiprocessors: cores, max_shared: 32 << 10, tf32: false }
     }
 
     /// An Apple GPU whose number of cores is not known: with enough workgroups at a time for each core of most chips

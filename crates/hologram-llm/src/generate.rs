@@ -31,8 +31,8 @@ pub struct GenerateOptions {
     /// Context length in tokens, of prompt and text together; memory for it is reserved. 0 is the model's.
     /// Default: the model's, at most 4096.
     pub context: Option<usize>,
-    /// Element type of the KV cache: `F32`, `F16`, `Q8Planes` or `Q4Planes`. Default: chosen by model and device; see
-    /// [`SessionOptions::kv`].
+    /// Element type of the KV cache: `F32`, `F16`, `F8`, `Q8Planes` or `Q4Planes`. Default: chosen by model and device;
+    /// see [`SessionOptions::kv`].
     pub kv: Option<DType>,
     /// Stop texts: generation ends before any of these, which is not part of the text. None may be empty. Default:
     /// none.

@@ -41,7 +41,7 @@ pub use engine::{Engine, EngineOptions, Event, Events, Request, Speculation};
 pub use error::{LlmError, Result};
 pub use files::{ModelFiles, leads_to, without_links};
 pub use generate::{Finish, GenerateOptions, Generation, GenerationStats, Piece};
-pub use kv::BLOCK_SIZE;
+pub use kv::{BLOCK_SIZE, CACHE_TYPES};
 pub use lora::Adapter;
 pub use model::Model;
 pub use models::config::Config;

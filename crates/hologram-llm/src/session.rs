@@ -17,7 +17,7 @@ use hologram_backends::{DType, Extent, KernelName, KernelSpec, Operation, Tensor
 use hologram_core::{Executor, Plan};
 
 use crate::error::{LlmError, Result};
-use crate::kv::{BLOCK_SIZE, KvCache, Prefix};
+use crate::kv::{BLOCK_SIZE, CACHE_TYPES, KvCache, Prefix};
 use crate::models::decoder::{Bucket, Decoder, Results, SumName};
 use crate::sampling::{Sampler, SamplerConfig};
 use crate::snapshot::Identity;
@@ -37,9 +37,9 @@ pub struct SessionOptions {
     pub batch: Option<usize>,
     /// Number of concurrent sequences.
     pub sequences: usize,
-    /// Element type of the KV cache: [`DType::F32`], [`DType::F16`], or 8 or 4 bits ([`DType::Q8Planes`],
-    /// [`DType::Q4Planes`], for heads of whole blocks of 32 elements). Default: what suits the device, or
-    /// [`DType::F32`] if the model's matrices are in `F32`, in `F16` or ternary.
+    /// Element type of the KV cache: [`DType::F32`], [`DType::F16`], floats of 8 bits ([`DType::F8`]), or 8 or 4 bits
+    /// with scales ([`DType::Q8Planes`], [`DType::Q4Planes`], for heads of whole blocks of 32 elements). Default: what
+    /// suits the device, or [`DType::F32`] if the model's matrices are in `F32`, in `F16` or ternary.
     pub kv: Option<DType>,
     /// Whether [`Session::sample`] samples on the device, which returns only tokens, or on the host from all logits.
     /// `None`: on the device if it has a native kernel for it.
@@ -199,13 +199,13 @@ impl Session {
         check("batch", batch, 1 << 16)?;
         check("sequences", options.sequences, 1 << 16)?;
         let kv = options.kv.unwrap_or_else(|| decoder.cache_format(&**executor.backend()));
-        if !matches!(kv, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes) {
-            let reason = format!("is {}, but must be f32, f16, q8 or q4", kv.name());
+        let Some((name, _)) = CACHE_TYPES.into_iter().find(|(_, format)| *format == kv) else {
+            let names = CACHE_TYPES.map(|(name, _)| name).join(", ");
+            let reason = format!("is {}, but must be one of {names}", kv.name());
             return Err(LlmError::Option { option: "kv", reason });
-        }
+        };
         let mut sizes = decoder.config.windowed.map(|own| own.head_dim).into_iter().chain([decoder.config.head_dim]);
         if let Some(head_dim) = sizes.find(|n| !n.is_multiple_of(kv.block_len())) {
-            let name = if kv == DType::Q8Planes { "q8" } else { "q4" };
             let reason = format!("is {name}, but the head size {head_dim} is not a multiple of {}", kv.block_len());
             return Err(LlmError::Option { option: "kv", reason });
         }

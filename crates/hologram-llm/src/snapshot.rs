@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::checksum::Checksum;
 use crate::error::{LlmError, Result};
 use crate::files::{ModelFiles, open_regular, without_links};
+use crate::kv::CACHE_TYPES;
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 16] = b"hologram tokens\n";
@@ -155,7 +156,8 @@ impl Snapshot {
 
 /// A cache's element type as the option `--kv` calls it.
 fn option_of(name: &str) -> String {
-    if name == DType::Q8Planes.name() { "q8".into() } else { name.to_lowercase() }
+    let known = CACHE_TYPES.into_iter().find(|(_, format)| format.name() == name);
+    known.map_or_else(|| name.to_lowercase(), |(option, _)| option.into())
 }
 
 /// Checks that a file which is replaced is a saved conversation or empty: its name may be a mistake.

@@ -54,6 +54,7 @@ fn no_program_is_compiled_in_a_run_of_a_model() {
     let types = WeightTypes::all().filter(|types| !types.name().starts_with("TQ") && in_planes(&types.name()));
     let mut models: Vec<_> = types.map(|types| ("llama-1b", types, None)).collect();
     models.push(("llama-1b", DType::Q4_K.into(), Some(DType::Q8Planes)));
+    models.push(("llama-1b", DType::BF16.into(), Some(DType::F8)));
     models.push(("bitnet-2b", DType::TQ2_0.into(), None));
     for (shape, types, kv) in models {
         let executor = Executor::open("cuda", None).unwrap();

@@ -52,6 +52,7 @@ fn sequences_at_once_are_as_alone_in_the_precision_of_one_token() {
         let kv = match types.name().as_str() {
             "BF16" | "Q4_K" => DType::F16,
             "Q8_0" => DType::Q8Planes,
+            "F16" => DType::F8,
             "Q4_0" => DType::F32,
             _ => continue,
         };

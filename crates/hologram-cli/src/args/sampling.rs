@@ -61,6 +61,9 @@ pub enum Kv {
     /// 16 bits
     #[value(alias = "fp16")]
     F16,
+    /// 8 bits as floats (E4M3), without scales
+    #[value(aliases = ["fp8", "fp8_e4m3"])]
+    F8,
     /// 8 bits, with one scale per 32 elements
     #[value(alias = "q8_0")]
     Q8,
@@ -75,6 +78,7 @@ impl Kv {
         match self {
             Kv::F32 => DType::F32,
             Kv::F16 => DType::F16,
+            Kv::F8 => DType::F8,
             Kv::Q8 => DType::Q8Planes,
             Kv::Q4 => DType::Q4Planes,
         }

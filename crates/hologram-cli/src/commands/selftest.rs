@@ -8,7 +8,7 @@ use hologram_backends::{BackendType, compare};
 use hologram_core::conformance;
 use serde_json::json;
 
-use crate::args::SelftestArgs;
+use crate::args::{Precision, SelftestArgs, usage};
 use crate::status::status;
 
 /// Default number of random programs. After [`TIME`] no more than [`LEAST_PROGRAMS`] run, because a GPU's driver
@@ -42,6 +42,9 @@ pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
         },
         _ => (PROGRAMS, LEAST_PROGRAMS),
     };
+    if args.device.precision != Precision::Exact {
+        return usage("--precision is not for selftest, which compares with exact products");
+    }
     let executor = args.device.open()?;
     let info = executor.info();
     let mut out = std::io::stdout().lock();

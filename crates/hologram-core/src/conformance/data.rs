@@ -1,7 +1,7 @@
 //! The cases' input data, as bytes and as values.
 
 use half::{bf16, f16};
-use hologram_backends::{BlockType, DType, Scales, TensorSpec};
+use hologram_backends::{BlockType, DType, Scales, TensorSpec, Values};
 use hologram_isa::Type;
 
 use super::{CaseInput, Fill, HostTensor};
@@ -73,14 +73,20 @@ pub(super) fn draw(
         .bytes(max_rows, row_len)
         .ok_or_else(|| CoreError::Tensor(format!("rows of {row_len} do not fit {}", input.format.name())))?;
     let mut data = vec![BEYOND; bytes];
+    let number = |random: &mut Random, i: usize| match &input.fill {
+        Fill::Normal(size) => size * random.normal(),
+        Fill::Below(bound) => random.below(*bound) as f32,
+        Fill::Values(values) => values.get(i).copied().unwrap_or_default(),
+    };
     match (input.format, &input.fill) {
-        (DType::Plain(ty), fill) => {
+        (DType::F8, _) => {
+            for (i, at) in data.iter_mut().take(len).enumerate() {
+                *at = Values::to_f8(number(random, i));
+            }
+        }
+        (DType::Plain(ty), _) => {
             for (i, at) in data.chunks_exact_mut(ty.size()).take(len).enumerate() {
-                let value = match fill {
-                    Fill::Normal(size) => size * random.normal(),
-                    Fill::Below(bound) => random.below(*bound) as f32,
-                    Fill::Values(values) => values.get(i).copied().unwrap_or_default(),
-                };
+                let value = number(random, i);
                 match ty {
                     Type::F32 => at.copy_from_slice(&value.to_le_bytes()),
                     Type::F16 => at.copy_from_slice(&f16::from_f32(value).to_le_bytes()),

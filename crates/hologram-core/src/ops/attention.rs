@@ -49,7 +49,7 @@ impl Graph {
     /// sequence `sequences[t]`, its own included.
     ///
     /// - `q` is `f32 [n, h, d]`.
-    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16`, [`DType::Q8Planes`] or
+    /// - `k` and `v` are `[blocks, kv_heads, block_size, d]` in `f32`, `f16`, [`DType::F8`], [`DType::Q8Planes`] or
     ///   [`DType::Q4Planes`].
     /// - `positions` and `sequences` are `u32 [n]`; `block_table` is `u32 [seqs, max_blocks]`.
     ///
@@ -141,11 +141,12 @@ impl Op for Attention {
         {
             return Err("takes f32 sinks, one for each head".into());
         }
-        let cache = matches!(k.format, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes) && k == v;
+        let cache = [DType::F32, DType::F16, DType::F8, DType::Q8Planes, DType::Q4Planes].contains(&k.format) && k == v;
         let indices = [positions, sequences, table].iter().all(|t| t.format == DType::U32);
         if q.format != DType::F32 || !cache || !indices {
             return Err(
-                "takes f32 q, k and v alike in f32, f16, Q8_0 or Q4_0 (planes), and u32 positions, sequences and block table"
+                "takes f32 q, k and v alike in f32, f16, f8, Q8_0 or Q4_0 (planes), and u32 positions, sequences and \
+                 block table"
                     .into(),
             );
         }
@@ -558,6 +559,8 @@ pub(super) fn cases() -> Vec<Case> {
     let plain = [
         (DType::F32, F32, None),
         (DType::F16, F32, None),
+        (DType::F8, F32, None),
+        (DType::F8, BF16, None),
         (DType::Q8Planes, F32, None),
         (DType::Q4Planes, F32, None),
         (DType::Q4Planes, BF16, None),
@@ -567,6 +570,7 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F32, F32, Some(33)),
         (DType::F16, F32, Some(20)),
         (DType::F16, BF16, Some(300)),
+        (DType::F8, F32, Some(17)),
         (DType::Q8Planes, F32, Some(17)),
         (DType::Q4Planes, F32, Some(20)),
     ];
@@ -577,6 +581,7 @@ pub(super) fn cases() -> Vec<Case> {
         (DType::F16, BF16, Some(30), Some(3.0), false, false),
         (DType::F32, F32, None, None, true, false),
         (DType::F32, F32, Some(40), None, false, true),
+        (DType::F8, F32, None, Some(2.0), true, true),
         (DType::Q8Planes, F32, None, Some(2.0), true, true),
         (DType::F16, BF16, None, Some(2.0), true, true),
     ];

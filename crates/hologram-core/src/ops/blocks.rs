@@ -20,6 +20,9 @@ impl TensorArg {
         if let DType::Plain(_) = self.spec.format {
             return b.load_f32(self.views[0], index);
         }
+        if self.spec.format == DType::F8 {
+            return self.load_number(b, index);
+        }
         let code = self.load_number(b, index);
         let scale = self.load_scale(b, index);
         let value = b.mul(scale, code);
@@ -45,6 +48,13 @@ impl TensorArg {
         let small = b.mul(small, 1.0f32 / 512.0);
         let is_small = b.lt(bits, 8u32);
         let magnitude = b.select(is_small, small, normal);
+        let magnitude = match self.spec.format {
+            DType::F8 => {
+                let is_nan = b.eq(bits, 127u32);
+                b.select(is_nan, f32::NAN, magnitude)
+            }
+            _ => magnitude,
+        };
         let magnitude = b.bitcast(Type::U32, magnitude);
         let sign = b.and(code, 128u32);
         let sign = b.shl(sign, 24u32);
@@ -54,7 +64,7 @@ impl TensorArg {
 
     /// The byte of a code that is a float.
     fn float_bits(&self, b: &mut Builder, index: Value) -> Value {
-        if let DType::Planes(_) | DType::F8Groups { .. } = self.spec.format {
+        if let DType::Planes(_) | DType::F8Groups { .. } | DType::F8 = self.spec.format {
             let byte = b.load(self.views[0], index);
             return b.cvt(Type::U32, byte);
         }
@@ -128,7 +138,7 @@ impl TensorArg {
         let index = index.into();
         let format = self.spec.format;
         match format {
-            DType::Plain(_) => return Value::from(1.0f32),
+            DType::Plain(_) | DType::F8 => return Value::from(1.0f32),
             DType::I8Groups { group } | DType::F8Groups { group } => {
                 let at = b.div(index, group);
                 return b.load(self.views[1], at);

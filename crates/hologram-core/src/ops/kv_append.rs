@@ -3,6 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
+use super::quantize_f8::float_code;
 use super::{Kernel, Launchable, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
@@ -17,9 +18,12 @@ struct KvAppend;
 
 impl Graph {
     /// Stores token t of `x` (`f32 [n, kv_heads, d]`) in `cache`, a state `[blocks, kv_heads, block_size, d]` of `f32`,
-    /// `f16`, [`DType::Q8Planes`] or [`DType::Q4Planes`]: every head at block `slots[t] / block_size`, offset `slots[t]
-    /// % block_size`. Returns the cache's new version. A slot outside the cache is an error of the run. Two tokens must
-    /// not have the same slot.
+    /// `f16`, [`DType::F8`], [`DType::Q8Planes`] or [`DType::Q4Planes`]: every head at block `slots[t] / block_size`,
+    /// offset `slots[t] % block_size`. Returns the cache's new version. A slot outside the cache is an error of the
+    /// run. Two tokens must not have the same slot.
+    ///
+    /// A cache of `F8` has no scales: its elements have 4 significant bits from 2⁻⁶ on, are multiples of 2⁻⁹ below, and
+    /// larger ones than 448 become 448.
     ///
     /// Caches in 8 and 4 bits quantize in blocks of 32 elements. With a the maximum magnitude of a block, its scale is
     /// a / 127 rounded to `f16`, and its codes are x · (127 / a) rounded to nearest even, at most 127 in magnitude; all
@@ -42,9 +46,10 @@ impl Op for KvAppend {
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
         let [cache, x, slots] = inputs else { return Err("takes a cache, x and slots".into()) };
-        let stored = matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes);
+        let formats = [DType::F32, DType::F16, DType::F8, DType::Q8Planes, DType::Q4Planes];
+        let stored = formats.contains(&cache.format);
         if !stored || x.format != DType::F32 || slots.format != DType::U32 {
-            return Err("takes a cache of f32, f16, Q8_0 or Q4_0 (planes), f32 x and u32 slots".into());
+            return Err("takes a cache of f32, f16, f8, Q8_0 or Q4_0 (planes), f32 x and u32 slots".into());
         }
         match (cache.shape.as_slice(), x.shape.as_slice(), slots.shape.as_slice()) {
             ([Dim::Fixed(_), heads, Dim::Fixed(block_size), d], [n, h, e], [s])
@@ -91,6 +96,14 @@ impl Op for KvAppend {
             // No cache has an element at u32::MAX: the store to a slot that is out of range fails.
             let at = b.select(exists, at, u32::MAX);
             let value = x.load(b, i);
+            if spec.output.format == DType::F8 {
+                let code = float_code(b, value);
+                let is_number = b.eq(value, value);
+                let code = b.select(is_number, code, 127u32);
+                let code = b.cvt(Type::U8, code);
+                b.store(cache.views[0], at, code);
+                return;
+            }
             if spec.output.format.block_len() == 1 {
                 cache.store(b, at, value);
                 return;
@@ -201,7 +214,7 @@ fn quantized(format: DType, x: &[f64], y: &mut [f64], bounds: &mut [f64]) {
 #[cfg(feature = "conformance")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [DType::F32, DType::F16, DType::Q8Planes, DType::Q4Planes] {
+    for format in [DType::F32, DType::F16, DType::F8, DType::Q8Planes, DType::Q4Planes] {
         let shapes = [
             (1, 1, 16, 1, 1, vec![0.0]),
             (2, 2, 16, 8, 4, vec![]),
@@ -228,7 +241,13 @@ pub(super) fn cases() -> Vec<Case> {
     let fixed = |format, shape: &[Dim], fill| CaseInput { format, shape: shape.to_vec(), fill };
     // The greatest and the least element are as far from 0; all are 0.
     let both = (0..64).map(|i| if i < 32 { (i % 2) as f32 * 2.0 - 1.0 } else { 0.0 }).collect();
-    for (format, values) in [(DType::Q8Planes, one_nan.clone()), (DType::Q4Planes, one_nan), (DType::Q4Planes, both)] {
+    // Ties of normal and of subnormal floats of a byte, the greatest, what is beyond it, and what is none.
+    let mut ties = vec![448.0, 17.0, 19.0, -0.5 / 512.0, -1.5 / 512.0, 1e-6, -464.0, 7.5 / 512.0];
+    ties.extend([465.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30, -0.0, 15.5 / 1024.0, 240.0]);
+    ties.extend((0..48).map(|i| (i as f32 - 24.0) * 1.0625));
+    let odd =
+        [(DType::Q8Planes, one_nan.clone()), (DType::Q4Planes, one_nan), (DType::Q4Planes, both), (DType::F8, ties)];
+    for (format, values) in odd {
         cases.push(
             Case::new(KvAppend, &[])
                 .input(CaseInput::normal(format, &dims))

@@ -49,7 +49,7 @@ mod top_k;
 use std::fmt;
 use std::sync::Arc;
 
-use hologram_backends::{DType, KernelSpec, Operation};
+use hologram_backends::{DType, KernelSpec, Operation, Values};
 use hologram_isa::{Builder, Type, Value};
 
 pub use attention::AttentionOptions;
@@ -233,6 +233,7 @@ pub(crate) fn rounded(value: f64, format: DType) -> f64 {
     match format {
         DType::Plain(Type::F16) => half::f16::from_f32(value as f32).to_f64(),
         DType::Plain(Type::BF16) => half::bf16::from_f32(value as f32).to_f64(),
+        DType::F8 => Values::f8(Values::to_f8(value as f32)).into(),
         _ => value,
     }
 }

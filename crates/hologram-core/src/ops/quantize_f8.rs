@@ -1,7 +1,7 @@
 //! Activations to floats of 8 bits with one scale per group of a row.
 
 use hologram_backends::{DType, KernelSpec, Operation};
-use hologram_isa::Type;
+use hologram_isa::{Builder, Type, Value};
 
 use super::quantize::{program_of_groups, rows_of_groups};
 use super::{Launchable, Op};
@@ -40,6 +40,30 @@ const MOST: f32 = 448.0;
 /// The least float with all bits.
 const NORMAL: f32 = 1.0 / 64.0;
 
+/// The code of the float of a byte that is nearest to a number, as [`hologram_backends::Values::to_e4m3`].
+pub(super) fn float_code(b: &mut Builder, v: Value) -> Value {
+    let magnitude = b.abs(v);
+    let magnitude = b.min(magnitude, MOST);
+    let small = b.mul(magnitude, 512.0f32);
+    let small = b.round(small);
+    let small = b.cvt(Type::U32, small);
+    // Three bits of mantissa are left; half of the last and its parity round to nearest even.
+    let bits = b.bitcast(Type::U32, magnitude);
+    let odd = b.shr(bits, 20u32);
+    let odd = b.and(odd, 1u32);
+    let bits = b.add(bits, 0x7_ffffu32);
+    let bits = b.add(bits, odd);
+    let bits = b.shr(bits, 20u32);
+    let normal = b.sub(bits, 120u32 << 3);
+    let is_small = b.lt(magnitude, NORMAL);
+    let code = b.select(is_small, small, normal);
+    let sign = b.bitcast(Type::U32, v);
+    let sign = b.shr(sign, 24u32);
+    let sign = b.and(sign, 128u32);
+    let code = b.or(code, sign);
+    b.and(code, 255u32)
+}
+
 impl Op for QuantizeF8 {
     fn operation(&self) -> Operation {
         Operation::QuantizeF8 { group: self.group }
@@ -52,26 +76,7 @@ impl Op for QuantizeF8 {
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
         program_of_groups(spec, self.group, (0.0, MOST), |b, v| {
-            let magnitude = b.abs(v);
-            let magnitude = b.min(magnitude, MOST);
-            let small = b.mul(magnitude, 512.0f32);
-            let small = b.round(small);
-            let small = b.cvt(Type::U32, small);
-            // Three bits of mantissa are left; half of the last and its parity round to nearest even.
-            let bits = b.bitcast(Type::U32, magnitude);
-            let odd = b.shr(bits, 20u32);
-            let odd = b.and(odd, 1u32);
-            let bits = b.add(bits, 0x7_ffffu32);
-            let bits = b.add(bits, odd);
-            let bits = b.shr(bits, 20u32);
-            let normal = b.sub(bits, 120u32 << 3);
-            let is_small = b.lt(magnitude, NORMAL);
-            let code = b.select(is_small, small, normal);
-            let sign = b.bitcast(Type::U32, v);
-            let sign = b.shr(sign, 24u32);
-            let sign = b.and(sign, 128u32);
-            let code = b.or(code, sign);
-            let code = b.and(code, 255u32);
+            let code = float_code(b, v);
             b.cvt(Type::U8, code)
         })
     }

@@ -20,7 +20,7 @@ impl Drop for Temporary {
 }
 
 fn streams_through_a_cap(device: &str) {
-    let options = OpenOptions { threads: Some(2), memory_cap: Some(CAP) };
+    let options = OpenOptions { threads: Some(2), memory_cap: Some(CAP), ..OpenOptions::default() };
     let executor = Executor::open_with(device, &options).unwrap();
     let error = executor.pool(64 << 20).unwrap_err().to_string();
     assert!(error.contains("cannot allocate 67108864 bytes") && error.contains("the cap is 8388608"), "{error}");

@@ -235,7 +235,7 @@ fn mistakes_are_explained() -> Result<()> {
 fn rows_leave_a_tensor_and_come_back() -> Result<()> {
     let executor = Executor::open("cpu", Some(1))?;
     // Elements in one part, and codes and scales in two; rows of the first dimension have several of the last.
-    for format in [DType::F32, DType::F16, DType::Q8Planes] {
+    for format in [DType::F32, DType::F16, DType::F8, DType::Q8Planes] {
         let (shape, bytes) = ([5usize, 3, 64], format.bytes(15, 64).unwrap());
         let content: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
         let tensor = Tensor::from_bytes(&executor, format, &shape, &content)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use hologram_device::{DType, Extent, KernelSpec, Operation};
+use hologram_device::{DType, Extent, KernelSpec, Operation, Values};
 
 use crate::features::Features;
 use crate::kernel::{Args, NativeKernel, Worker};
@@ -24,7 +24,7 @@ struct KvAppend {
 /// Codes of a cache in 8 or 4 bits that share a scale.
 const BLOCK: usize = DType::Q8Planes.block_len();
 
-/// The native kernel for `kv_append` to caches of F32, F16, and 8 or 4 bits in planes; `None` for any other spec.
+/// The native kernel for `kv_append` to caches of F32, F16, F8, and 8 or 4 bits in planes; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [cache, x, slots] = spec.inputs.as_slice() else { return None };
     let (
@@ -37,7 +37,7 @@ pub(super) fn find(spec: &KernelSpec, _features: Features) -> Option<Arc<dyn Nat
     let served = spec.op == Operation::KvAppend
         && spec.in_place == Some(0)
         && spec.output == *cache
-        && matches!(cache.format, DType::F32 | DType::F16 | DType::Q8Planes | DType::Q4Planes)
+        && [DType::F32, DType::F16, DType::F8, DType::Q8Planes, DType::Q4Planes].contains(&cache.format)
         && x.format == DType::F32
         && slots.format == DType::U32
         && slots.shape.as_slice() == [*tokens]
@@ -80,6 +80,10 @@ impl NativeKernel for KvAppend {
                 unsafe {
                     match self.format {
                         DType::F16 => args.output::<f16>(0).part(place).convert_from_f32_slice(x),
+                        DType::F8 => {
+                            let codes = args.output::<u8>(0).part(place);
+                            codes.iter_mut().zip(x).for_each(|(code, v)| *code = Values::to_f8(*v));
+                        }
                         DType::Q8Planes => {
                             let scales = args.output::<f16>(1).part(place.start / BLOCK..place.end / BLOCK);
                             quantize(x, args.output::<i8>(0).part(place), scales);
@@ -135,7 +139,7 @@ pub(crate) mod tests {
 
     pub(crate) fn stores_each_head_in_its_slot() {
         let (blocks, heads, size, d) = (3, 5, 16, 24);
-        for format in [DType::F32, DType::F16] {
+        for format in [DType::F32, DType::F16, DType::F8] {
             let tokens = Extent::step(0, 6);
             let fixed = |n: &[usize]| n.iter().map(|n| Extent::Fixed(*n)).collect::<Vec<_>>();
             let cache = TensorSpec { format, shape: fixed(&[blocks, heads, size, d]) };
@@ -150,12 +154,17 @@ pub(crate) mod tests {
                 in_place: Some(0),
             };
             let kernel = find(&spec, Features::PLAIN).expect("served");
-            let x: Vec<f32> = Random(1).floats(6 * heads * d).iter().map(|x| f16::from_f32(*x).to_f32()).collect();
+            let stored = |x: f32| match format {
+                DType::F8 => Values::f8(Values::to_f8(x)),
+                _ => f16::from_f32(x).to_f32(),
+            };
+            let x: Vec<f32> = Random(1).floats(6 * heads * d).iter().map(|x| stored(*x)).collect();
             let run = |slots: [u32; 6], n: u32| {
                 let empty = Memory::filled(cache.max_bytes(), 0xff);
                 let mut memory = [empty, Memory::of(&x), Memory::of(&slots), Memory::of(&[n])];
                 launch(&*kernel, &mut memory, 2).map(|()| match format {
                     DType::F32 => memory[0].elements::<f32>().to_vec(),
+                    DType::F8 => memory[0].elements::<u8>().iter().map(|x| Values::f8(*x)).collect(),
                     _ => memory[0].elements::<f16>().iter().map(|x| x.to_f32()).collect(),
                 })
             };

@@ -53,7 +53,7 @@ impl DType {
         }
         match self {
             DType::Plain(Type::F32 | Type::F16 | Type::BF16) => decode(self, bytes, out),
-            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => {
                 return Err(fail("it is not a format of floating-point weights".into()));
             }
             DType::Planes(block) if block.is_packed() => planes::decode_chunks(block, bytes, out),
@@ -77,7 +77,7 @@ pub fn decode(format: DType, bytes: &[u8], out: &mut [f32]) {
             blocks::decode::<R, { ROW.bytes }, { ROW.len }, { ROW.len / ROW.run() }>(bytes, out)
         }),
         DType::Grid(ty) => grid::decode(ty, bytes, out),
-        DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {}
+        DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => {}
     }
 }
 

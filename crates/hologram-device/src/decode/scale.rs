@@ -31,7 +31,7 @@ impl DType {
                 (Scales::F32 { at }, None) => block[at..at + 4].copy_from_slice(&value.to_le_bytes()),
                 _ => {}
             },
-            DType::Plain(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => {}
+            DType::Plain(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => {}
         }
     }
 }

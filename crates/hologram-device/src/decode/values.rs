@@ -15,6 +15,7 @@ impl DType {
     pub fn values(self, max_rows: usize, row_len: usize, len: usize, data: &[u8]) -> Result<Vec<f64>> {
         Ok(match self {
             DType::Plain(ty) => data.chunks_exact(ty.size()).take(len).map(|element| number(ty, element)).collect(),
+            DType::F8 => data.iter().take(len).map(|code| Values::f8(*code).into()).collect(),
             DType::I8Groups { group } | DType::F8Groups { group } => {
                 let floats = self.has_float_codes();
                 let code = |code: u8| if floats { Values::e4m3(code).into() } else { f64::from(code as i8) };

@@ -23,7 +23,7 @@ impl DType {
             DType::Plain(ty) => matches!(ty, Type::F32 | Type::F16 | Type::BF16),
             DType::Block(BlockType::F8_E4M3) => true,
             DType::Block(block) => block.row().id.is_some() && !matches!(block, BlockType::NVFP4),
-            DType::Grid(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => false,
+            DType::Grid(_) | DType::Planes(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => false,
         }
     }
 

@@ -82,6 +82,10 @@ fn floats_of_a_byte_are_the_nearest() {
         }
     }
     assert_eq!([500.0, f32::INFINITY, -1e30].map(Values::to_e4m3), [126, 126, 254]);
+    // Elements of caches are the same, and have a NaN.
+    assert!((0..=255u8).all(|code| code & 127 == 127 || Values::f8(code) == value(code)));
+    assert!([127, 255].iter().all(|code| Values::f8(*code).is_nan()));
+    assert_eq!([f32::NAN, f32::INFINITY, -0.0, 17.0].map(Values::to_f8), [127, 126, 128, 88]);
 }
 
 #[test]

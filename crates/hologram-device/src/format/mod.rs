@@ -49,6 +49,8 @@ pub enum DType {
         /// Elements that share a scale; divides the row's length.
         group: u32,
     },
+    /// Elements of KV caches as floats of a byte without scales ([`Values::f8`]), one after the other.
+    F8,
 }
 
 impl std::fmt::Display for DType {
@@ -67,6 +69,7 @@ impl std::fmt::Debug for DType {
             DType::Planes(block) => write!(f, "Planes({})", block.name()),
             DType::I8Groups { group } => write!(f, "I8Groups {{ group: {group} }}"),
             DType::F8Groups { group } => write!(f, "F8Groups {{ group: {group} }}"),
+            DType::F8 => f.pad("F8"),
         }
     }
 }
@@ -135,6 +138,7 @@ impl DType {
             DType::Planes(block) => format!("{} (planes)", block.name()),
             DType::I8Groups { group } => format!("i8/{group}"),
             DType::F8Groups { group } => format!("f8/{group}"),
+            DType::F8 => "f8".into(),
         }
     }
 
@@ -149,6 +153,9 @@ impl DType {
         if let Some(group) = name.strip_prefix("f8/") {
             return group.parse().ok().map(|group| DType::F8Groups { group });
         }
+        if name == "f8" {
+            return Some(DType::F8);
+        }
         let of_block = |block: BlockType| [DType::Block(block), DType::Planes(block)];
         BlockType::ALL.into_iter().flat_map(of_block).chain(DType::GRIDS).find(|format| format.name() == name)
     }
@@ -157,14 +164,14 @@ impl DType {
     pub const fn row(self) -> Option<&'static BlockFormat> {
         match self {
             DType::Block(block) | DType::Planes(block) => Some(block.row()),
-            DType::Plain(_) | DType::Grid(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => None,
+            DType::Plain(_) | DType::Grid(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => None,
         }
     }
 
     /// Elements in a block; 1 for plain types.
     pub const fn block_len(self) -> usize {
         match self {
-            DType::Plain(_) => 1,
+            DType::Plain(_) | DType::F8 => 1,
             DType::Block(block) | DType::Planes(block) => block.row().len,
             DType::Grid(_) => GRID_BLOCK,
             DType::I8Groups { group } | DType::F8Groups { group } => group as usize,
@@ -182,6 +189,7 @@ impl DType {
                 low + high + record
             }
             DType::I8Groups { group } | DType::F8Groups { group } => group as usize + 4,
+            DType::F8 => 1,
         }
     }
 
@@ -191,7 +199,7 @@ impl DType {
         match self {
             DType::Block(block) | DType::Planes(block) => block.row().run(),
             DType::Grid(grid) => grid.run(),
-            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => self.block_len(),
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => self.block_len(),
         }
     }
 
@@ -207,7 +215,8 @@ impl DType {
 
     /// Whether codes are floats, not integers.
     pub const fn has_float_codes(self) -> bool {
-        matches!(self.row(), Some(BlockFormat { values: Values::E4M3, .. })) || matches!(self, DType::F8Groups { .. })
+        matches!(self.row(), Some(BlockFormat { values: Values::E4M3, .. }))
+            || matches!(self, DType::F8Groups { .. } | DType::F8)
     }
 
     /// Whether the format holds weights as codes with scales, in blocks or in planes.
@@ -233,7 +242,7 @@ impl DType {
         match self {
             DType::Block(block) | DType::Planes(block) => block.row().unit,
             DType::Grid(grid) => [grid.unit(), 0.0],
-            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } => [1.0, 0.0],
+            DType::Plain(_) | DType::I8Groups { .. } | DType::F8Groups { .. } | DType::F8 => [1.0, 0.0],
         }
     }
 
@@ -294,6 +303,7 @@ impl DType {
         let blocks = rows * row_len / self.block_len().max(1);
         match self {
             DType::Plain(ty) => vec![whole(ty)],
+            DType::F8 => vec![whole(Type::U8)],
             DType::Block(block) if block.numbers() == 0 => vec![whole(block.code_type())],
             DType::Block(block) => vec![whole(block.code_type()), whole(Type::F16)],
             DType::Grid(_) => vec![whole(Type::U8), whole(Type::F16)],

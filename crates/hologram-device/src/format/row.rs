@@ -208,6 +208,18 @@ impl Values {
         };
         (code | value.to_bits() >> 24 & 128) as u8
     }
+
+    /// The value of an element of [`DType::F8`](crate::DType::F8): as [`Values::e4m3`], but 127 and 255 are NaN.
+    #[inline(always)]
+    pub const fn f8(code: u8) -> f32 {
+        if code & 127 == 127 { f32::NAN } else { Values::e4m3(code) }
+    }
+
+    /// The element of [`DType::F8`](crate::DType::F8) for a number: as [`Values::to_e4m3`], 127 for NaN.
+    #[inline(always)]
+    pub fn to_f8(value: f32) -> u8 {
+        if value.is_nan() { 127 } else { Values::to_e4m3(value) }
+    }
 }
 
 impl Scales {

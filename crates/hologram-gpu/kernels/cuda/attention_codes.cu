@@ -1,11 +1,15 @@
 // Attention of few tokens over a paged cache in 8 or 4 bits on tensor cores, as precise as f32: as attention_few.cu, but nothing is appended.
 // Codes are whole numbers, which f16 and tf32 represent: scores are sums over each block of 32 elements times its scale, and weights are
 // multiplied by the scales of a block's values, in two parts of tf32, before they meet its codes. The next tile's codes come to registers
-// while one is computed.
+// while one is computed. Floats of a byte have no scales; f16 and tf32 represent them as well.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "attention_tiles.h"
 #include "attention_parts.h"
+#include "half_bits.h"
+#include "float8_cache.h"
+
+enum Code { EIGHT, FOUR_BITS, FLOAT };
 
 // Sums that begin at zero.
 __device__ __forceinline__ void multiply_f16_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
@@ -26,7 +30,8 @@ __device__ __forceinline__ unsigned less(unsigned pair, unsigned by)
 
 // The products of a warp, whose lane 4·g + t has keys of positions g and g + 8, and values of positions 2t, 2t + 1, 2t + 8 and 2t + 9; sums
 // belong to head g, rows 8 and on of a fragment are the low parts.
-template <int D, bool FOUR> struct Coded {
+template <int D, int CODE> struct Coded {
+    static constexpr bool FOUR = CODE == FOUR_BITS, SCALED = CODE != FLOAT;
     static constexpr int POSITIONS = 16, BLOCKS = D / 32, LINE = D + 32, SCORES = 4;
     static constexpr unsigned ROW = FOUR ? D / 2 : D; // bytes
 
@@ -71,8 +76,10 @@ template <int D, bool FOUR> struct Coded {
         for (int i = 0; i < 4; ++i) {
             const unsigned p = position(i, lane);
             const bool there = p < to.valid;
-            scales(to.key_scales[i], ks + (row + p) * BLOCKS, there);
-            scales(to.value_scales[i], vs + (row + p) * BLOCKS, there);
+            if constexpr (SCALED) {
+                scales(to.key_scales[i], ks + (row + p) * BLOCKS, there);
+                scales(to.value_scales[i], vs + (row + p) * BLOCKS, there);
+            }
             const unsigned char *v = values + (row + p) * ROW;
 #pragma unroll
             for (int j = 0; j < BLOCKS; ++j)
@@ -102,7 +109,10 @@ template <int D, bool FOUR> struct Coded {
     // A lane's 8 codes of a block as f16: in the bits of 1024 + code, without what that is too much.
     static __device__ __forceinline__ void widen(const unsigned (&codes)[FOUR ? 1 : 2], unsigned (&to)[4])
     {
-        if constexpr (FOUR) {
+        if constexpr (!SCALED) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) to[i] = cached_pair(codes[i / 2] >> i % 2 * 16);
+        } else if constexpr (FOUR) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) to[i] = less((codes[0] >> (i % 2 * 8 + i / 2 * 4) & 0x000f000fu) | 0x64006400u, 0x64086408u);
         } else {
@@ -113,7 +123,8 @@ template <int D, bool FOUR> struct Coded {
     // Value i of a lane's four of a block, in the bits of 2^23 + code.
     static __device__ __forceinline__ float value(unsigned codes, int i)
     {
-        if constexpr (FOUR) return __uint_as_float(__byte_perm(codes >> i / 2 * 4 & 0x0f0fu, 0x4b000000u, 0x7650 + i % 2)) - 8388616.0f;
+        if constexpr (!SCALED) return half_bits(cached_pair(codes >> i / 2 * 16) >> i % 2 * 16 & 0xffffu);
+        else if constexpr (FOUR) return __uint_as_float(__byte_perm(codes >> i / 2 * 4 & 0x0f0fu, 0x4b000000u, 0x7650 + i % 2)) - 8388616.0f;
         else return __uint_as_float(__byte_perm(codes ^ 0x80808080u, 0x4b000000u, 0x7650 + i)) - 8388736.0f;
     }
 
@@ -133,7 +144,7 @@ template <int D, bool FOUR> struct Coded {
                 multiply_f16_first(c, {h.x, l.x, h.y, l.y}, k[0], k[1]);
                 multiply_f16(c, {h.z, l.z, h.w, l.w}, k[2], k[3]);
 #pragma unroll
-                for (int i = 0; i < 2; ++i) scores[n * 2 + i] += scale(tile.key_scales[n * 2 + i], j) * (c[i] + c[i + 2]);
+                for (int i = 0; i < 2; ++i) scores[n * 2 + i] += (SCALED ? scale(tile.key_scales[n * 2 + i], j) : 1.0f) * (c[i] + c[i + 2]);
             }
         }
     }
@@ -144,7 +155,7 @@ template <int D, bool FOUR> struct Coded {
             unsigned a[2][4];
 #pragma unroll
             for (int i = 0; i < SCORES; ++i) {
-                const float x = weights[i] * scale(tile.value_scales[i], j);
+                const float x = SCALED ? weights[i] * scale(tile.value_scales[i], j) : weights[i];
                 const unsigned high = __float_as_uint(x) & 0xffffe000u;
                 a[i / 2][i % 2 * 2] = high;
                 a[i / 2][i % 2 * 2 + 1] = __float_as_uint(x - __uint_as_float(high));
@@ -169,10 +180,10 @@ template <int D, bool FOUR> struct Coded {
     }
 };
 
-template <int D, bool FOUR, unsigned WARPS>
+template <int D, int CODE, unsigned WARPS>
 __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, const unsigned char *values, const __half *key_scales, const __half *value_scales)
 {
-    using Of = Coded<D, FOUR>;
+    using Of = Coded<D, CODE>;
     constexpr unsigned TILE = WARPS * Of::POSITIONS;
     constexpr unsigned MADE = HEADS * Of::LINE * 2;
     // Queries; in the end the warps' results.
@@ -269,10 +280,10 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
     join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
 }
 
-// attention over caches [blocks, kv_heads, 1 << shift, D] of codes, of 8 or 4 bits, with their planes of scales, for q f32 [tokens, heads, D];
+// attention over caches [blocks, kv_heads, 1 << shift, D] of codes, of 8 or 4 bits, with their planes of scales but for floats, for q f32 [tokens, heads, D];
 // 1 << shift is at least 16. Grid: splits, kv_heads, tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode.k for such
 // caches.
-#define ATTENTION_CODES(name, D, FOUR, WARPS) \
+#define ATTENTION_CODES(name, D, CODE, WARPS) \
 KERNEL_ALONE(attention_##name##_##D, WARPS * 32, IN(0, float, q), OUT(1, uchar, keys), OUT(2, uchar, values), IN(3, __half, key_scales), IN(4, __half, value_scales), \
     IN(5, uint, positions), IN(6, uint, sequences), IN(7, uint, table), OUT(8, float, out), OUT(9, float, partial), OUT(10, float, stats), OUT(11, uint, counters), \
     FAULT(12), COUNT(13, tokens), VAL(17, uint, heads), VAL(18, uint, kv_heads), VAL(19, uint, d), VAL(20, uint, shift), VAL(21, uint, blocks), VAL(22, uint, rows), \
@@ -281,9 +292,11 @@ KERNEL_ALONE(attention_##name##_##D, WARPS * 32, IN(0, float, q), OUT(1, uchar, 
     dependency_launch(); \
     const Few a = {q, q, q, positions, sequences, positions, table, q, out, partial, stats, counters, fault, COUNTED(tokens), heads, kv_heads, \
                    shift, blocks, rows, columns, 0, flags, splits, scale, firsts, sinks, cap}; \
-    attend<D, FOUR, WARPS>(a, keys, values, key_scales, value_scales); \
+    attend<D, CODE, WARPS>(a, keys, values, key_scales, value_scales); \
 }
-ATTENTION_CODES(eight, 64, false, 4)
-ATTENTION_CODES(eight, 128, false, 4)
-ATTENTION_CODES(four, 64, true, 4)
-ATTENTION_CODES(four, 128, true, 4)
+ATTENTION_CODES(eight, 64, EIGHT, 4)
+ATTENTION_CODES(eight, 128, EIGHT, 4)
+ATTENTION_CODES(float_byte, 64, FLOAT, 4)
+ATTENTION_CODES(float_byte, 128, FLOAT, 4)
+ATTENTION_CODES(four, 64, FOUR_BITS, 4)
+ATTENTION_CODES(four, 128, FOUR_BITS, 4)

@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "attention_tiles.h"
+#include "half_bits.h"
+#include "float8_cache.h"
 
 // ---- conversion of the cache: grid any number for the blocks of a sequence, sequences, kv heads; 256 threads
 __device__ __forceinline__ void store8(__nv_bfloat16 *to, const float (&x)[8])
@@ -32,6 +34,22 @@ template <class E> __device__ __forceinline__ void widen_block(const signed char
         const float scale = __half2float(scales[i / 32]);
         float x[8];
         for (int j = 0; j < 8; ++j) x[j] = float(int((j < 4 ? codes.x : codes.y) << (24 - j % 4 * 8)) >> 24) * scale;
+        store8(to + i, x);
+    }
+}
+
+// As floats of a byte.
+template <class E> __device__ __forceinline__ void widen_block(const float_byte *from, const __half *, E *to, unsigned elements)
+{
+    for (unsigned i = threadIdx.x * 8; i < elements; i += 256 * 8) {
+        const uint2 codes = *reinterpret_cast<const uint2 *>(from + i);
+        float x[8];
+        for (int j = 0; j < 4; ++j) {
+            const unsigned pair = cached_pair((j < 2 ? codes.x : codes.y) >> j % 2 * 16);
+            const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+            x[2 * j] = both.x;
+            x[2 * j + 1] = both.y;
+        }
         store8(to + i, x);
     }
 }
@@ -97,6 +115,8 @@ CONVERT_CACHE(attention_round_f16, __half, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_f16, __half, float)
 CONVERT_CACHE(attention_round_eight, signed char, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_eight, signed char, float)
+CONVERT_CACHE(attention_round_float_byte, float_byte, __nv_bfloat16)
+CONVERT_CACHE(attention_widen_float_byte, float_byte, float)
 CONVERT_CACHE(attention_round_four, Pair, __nv_bfloat16)
 CONVERT_CACHE(attention_widen_four, Pair, float)
 

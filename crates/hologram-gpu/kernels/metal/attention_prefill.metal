@@ -1,5 +1,6 @@
 #include "dialect.h"
-// Attention of many tokens over a paged cache [blocks, kv_heads, 1 << shift, D] of f32, f16, or 8 or 4 bits with scales, on simdgroup matrices of f32. A
+#include "float8_cache.h"
+// Attention of many tokens over a paged cache [blocks, kv_heads, 1 << shift, D] of f32, f16, floats of a byte, or 8 or 4 bits with scales, on simdgroup matrices of f32. A
 // workgroup takes rows of one key/value head: a token's query heads of it, token by token, 8 rows for each pair of SIMD-groups, whose queries and results
 // stay in registers: of the two each computes half of the scores, the softmax of 4 rows, and half of the results' columns, so that a thread has a third
 // fewer registers than one that computed all. Keys and then values of 32 positions lie in shared memory. Softmax goes along: what was summed is scaled
@@ -39,6 +40,13 @@ FN float4 four(device const char *p, device const half *scales, ulong at)
 {
     const char4 v = *(device const char4 *)(p + at);
     return float4(v) * f32(scales[at / 32]);
+}
+
+// As floats of a byte.
+FN float4 four(device const float_byte *p, device const half *, ulong at)
+{
+    const uchar4 v = *(device const uchar4 *)(p + at);
+    return float4(cached_value(v.x), cached_value(v.y), cached_value(v.z), cached_value(v.w));
 }
 
 // In 4 bits: a byte has elements i and i + 16 of 32 neighbours.
@@ -249,6 +257,9 @@ ATTENTION_PREFILL(half, half, 128)
 ATTENTION_PREFILL(eight, char, 64)
 ATTENTION_PREFILL(eight, char, 96)
 ATTENTION_PREFILL(eight, char, 128)
+ATTENTION_PREFILL(float_byte, float_byte, 64)
+ATTENTION_PREFILL(float_byte, float_byte, 96)
+ATTENTION_PREFILL(float_byte, float_byte, 128)
 ATTENTION_PREFILL(four_bits, uchar, 64)
 ATTENTION_PREFILL(four_bits, uchar, 96)
 ATTENTION_PREFILL(four_bits, uchar, 128)

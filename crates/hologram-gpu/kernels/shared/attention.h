@@ -4,6 +4,8 @@
 // Scores: the lanes of a team share a position, each lane some elements of it in chunks of 16 bytes; sums are scattered over the team.
 // Values: a thread owns a chunk of a row and goes over rows. Keys and values of a tile are on their way before the first is used.
 
+#include "float8_cache.h"
+
 #define LOWEST -1.0e38f /* a running maximum before the first score: finite, so that differences with it are numbers */
 #define NO_ROW ~0u
 #define MAX_SPLITS 64u
@@ -59,6 +61,13 @@ FN uint4 load_chunk(device const eight *p, device const half *scales, uint chunk
     c.x = codes.x; c.y = codes.y; c.z = reads_scale(chunk) ? as_uint(f32(scales[chunk / 4])) : 0; c.w = 0;
     return c;
 }
+FN uint4 load_chunk(device const float_byte *p, device const half *, uint chunk)
+{
+    const uint2 codes = ((device const uint2 *)p)[chunk];
+    uint4 c;
+    c.x = codes.x; c.y = codes.y; c.z = c.w = 0;
+    return c;
+}
 FN uint4 load_chunk(device const four_bits *p, device const half *scales, uint chunk)
 {
     // Chunks c and c + 2 of four have the nibbles of the same bytes.
@@ -77,6 +86,7 @@ template <class T> FN void share_scale(thread uint4 &c, uint lane)
 template <class T> FN void append_element(device T *p, float x) { *p = to<T>(x); }
 FN void append_element(device eight *, float) {}   // `kv_append.k` stores these
 FN void append_element(device four_bits *, float) {}
+FN void append_element(device float_byte *, float) {}
 
 // Elements 4·i and on of 16 bytes.
 template <class T> FN float4 four(uint4 c, uint i);
@@ -93,6 +103,8 @@ template <> FN float4 four<eight>(uint4 c, uint i)
     const float scale = as_float(c.z);
     return make_float4(float((a << 24) >> 24) * scale, float((a << 16) >> 24) * scale, float((a << 8) >> 24) * scale, float(a >> 24) * scale);
 }
+
+template <> FN float4 four<float_byte>(uint4 c, uint i) { return cached_values(i ? c.y : c.x); }
 
 // A code after the bits of 2^23 is a float, from which one number is subtracted.
 template <> FN float4 four<four_bits>(uint4 c, uint i)

@@ -67,12 +67,13 @@ pub(super) fn kernel(
     // The kernels for tensor cores, if the 16 positions of a SIMD-group lie in one block; else the kernels for this
     // number of elements, or 0 for any.
     let made_for = if d == 64 || d == 128 { d } else { 0 };
-    let coded = matches!(sizes.cache, Cache::Eight | Cache::Four);
+    let coded = matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four);
     let on_tensor_cores = (sizes.cache == Cache::F16 || coded) && made_for != 0 && sizes.shift >= 4 && target.has(80);
     let apple = target.is_apple();
     let cache = match sizes.cache {
         Cache::F32 => "float",
         Cache::F16 => "half",
+        Cache::Floats => "float_byte",
         Cache::Eight => "eight",
         Cache::Four => "four_bits",
     };
@@ -232,7 +233,7 @@ pub(super) fn kernel(
         }
         match on_tensor_cores {
             true => {
-                let name = if sizes.cache == Cache::Eight { "eight" } else { "four" };
+                let name = if sizes.cache == Cache::Four { "four" } else { cache };
                 launch(codes!(AttentionCodes), format!("attention_{name}_{d}"), grid, threads)?
             }
             false => launch(codes!(AttentionDecodeCodes), entry, grid, threads)?,

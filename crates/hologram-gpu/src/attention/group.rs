@@ -57,7 +57,7 @@ fn attend(
     let specs = [update.q, update.keys, update.values, positions, sequences, table].map(tensor);
     let [Some(q), Some(keys), Some(values), Some(p), Some(s), Some(t)] = specs else { return None };
     let sizes = Sizes::of([q, keys, values, p, s, t], output)?.seeing(attention.window)?.capped(attention.cap);
-    if sizes.tokens.max() > few::MAX_APPEND || matches!(sizes.cache, Cache::Eight | Cache::Four) {
+    if sizes.tokens.max() > few::MAX_APPEND || matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four) {
         return None;
     }
     let places = Places::of_group(group, output);

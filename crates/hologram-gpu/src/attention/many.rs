@@ -67,8 +67,10 @@ pub(super) fn kernel(
         let entry = match (bf16, sizes.cache) {
             (true, Cache::F32) => "attention_round_f32",
             (true, Cache::F16) => "attention_round_f16",
+            (true, Cache::Floats) => "attention_round_float_byte",
             (true, Cache::Eight) => "attention_round_eight",
             (true, Cache::Four) => "attention_round_four",
+            (false, Cache::Floats) => "attention_widen_float_byte",
             (false, Cache::Eight) => "attention_widen_eight",
             (false, Cache::Four) => "attention_widen_four",
             (false, _) => "attention_widen_f16",

@@ -29,6 +29,8 @@ const FEW_SEQUENCES: usize = 256;
 enum Cache {
     F32,
     F16,
+    /// Floats of a byte.
+    Floats,
     /// 8-bit codes with a plane of scales.
     Eight,
     /// Likewise, two codes in a byte.
@@ -69,6 +71,7 @@ impl Sizes {
         let cache = match k.format {
             DType::Plain(Type::F32) => Cache::F32,
             DType::Plain(Type::F16) => Cache::F16,
+            DType::F8 => Cache::Floats,
             DType::Q8Planes => Cache::Eight,
             DType::Q4Planes => Cache::Four,
             _ => return None,
@@ -182,7 +185,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let tokens = sizes.tokens.max();
     let scales = match sizes.cache {
         Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
-        Cache::F32 | Cache::F16 => [Memory::Null, Memory::Null],
+        Cache::F32 | Cache::F16 | Cache::Floats => [Memory::Null, Memory::Null],
     };
     let independent = q.shape.first().is_some_and(|n| n.is_independent());
     let few = independent || tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);

@@ -20,6 +20,7 @@ pub(super) fn kernel(
     let cache = match (sizes.cache, d) {
         (Cache::F32, 64 | 80 | 96 | 128) => "float",
         (Cache::F16, 64 | 80 | 96 | 128) => "half",
+        (Cache::Floats, 64 | 96 | 128) => "float_byte",
         (Cache::Eight, 64 | 96 | 128) => "eight",
         (Cache::Four, 64 | 96 | 128) => "four_bits",
         _ => return None,

@@ -14,22 +14,50 @@ const SHARED: u32 = STAGES * STAGE;
 /// Bytes of a line in a stage.
 const LINE: usize = 128;
 
-/// The native kernel for a product whose operands are aligned, with this much scratch memory before its own.
-pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<NativeKernel> {
-    let types = match product.format {
-        Type::BF16 => "bf16",
-        Type::F16 => "f16",
-        Type::I8 => "i8",
-        _ => return None,
-    };
-    if SHARED > target.max_shared {
-        return None;
+/// The least depth of products of `f32` in three parts, by which a product is off by up to 2⁻²²: sums of many round
+/// more than that.
+const LEAST_DEPTH: usize = 32;
+
+/// The types in the kernels' names, and nanoseconds of a stage on an NVIDIA H100.
+fn types(product: &Product, target: Target) -> Option<(&'static str, usize)> {
+    match product.format {
+        Type::BF16 => Some(("bf16", 1300)),
+        Type::F16 => Some(("f16", 1300)),
+        Type::I8 => Some(("i8", 1300)),
+        Type::F32 if target.tf32 => Some(("tf32", 1500)),
+        // Other GPUs multiply tf32 no faster than f32.
+        Type::F32 if (target.is(80) || target.is(90)) && product.k.max() >= LEAST_DEPTH => Some(("tf32x3", 3200)),
+        _ => None,
     }
+}
+
+/// How a product is computed.
+struct Plan {
+    types: &'static str,
+    tiles: usize,
+    splits: usize,
+    /// The estimated time in nanoseconds.
+    time: usize,
+}
+
+fn plan(product: &Product, target: Target) -> Option<Plan> {
+    let (types, stage) = types(product, target).filter(|_| SHARED <= target.max_shared)?;
     let tiles = product.tiles(TILE, TILE)?;
     let stages = (product.k.max() * product.format.size()).div_ceil(LINE);
     // Two workgroups share a multiprocessor.
-    let pace = Pace { stage: 1300, ends: 4000, places: 2 * target.multiprocessors as usize };
-    let (splits, _) = splits(product, tiles, stages, pace);
+    let pace = Pace { stage, ends: 4000, places: 2 * target.multiprocessors as usize };
+    let (splits, time) = splits(product, tiles, stages, pace);
+    Some(Plan { types, tiles, splits, time })
+}
+
+/// The estimated time in nanoseconds, if there is a kernel.
+pub(super) fn time(product: &Product, target: Target) -> Option<usize> {
+    plan(product, target).map(|plan| plan.time)
+}
+
+/// The native kernel for a product whose operands are aligned, with this much scratch memory before its own.
+pub(super) fn find(product: &Product, scratch: usize, target: Target) -> Option<NativeKernel> {
+    let Plan { types, tiles, splits, .. } = plan(product, target)?;
     prepare::joined(product, splits, scratch, |y| {
         let sizes = product.sizes(splits)?;
         let args = arguments!(Multiply of product, sizes, y; {

@@ -1,9 +1,11 @@
 //! `batch_matmul` on NVIDIA GPUs: products of batches of matrices, each stored transposed or not, with bias, activation
 //! and residual.
 //!
-//! [`wgmma`] and [`mma`] multiply `bf16`, `f16` and `i8` on tensor cores, [`plain`] the other types. Tensor cores take
-//! lines that begin at multiples of 16 bytes, and `i8` along the depth: other operands are first copied to the scratch
-//! memory. A product of few tiles is split along its depth, and the parts' sums are added by a launch of their own.
+//! [`wgmma`] and [`mma`] multiply `bf16`, `f16` and `i8` on tensor cores, [`plain`] the other types. `f32` goes to
+//! tensor cores as tf32, in three parts, which are as precise as [`plain`], or rounded where the user permits it.
+//! Tensor cores take lines that begin at multiples of 16 bytes, and `i8` along the depth: other operands are first
+//! copied to the scratch memory. A product of few tiles is split along its depth, and the parts' sums are added by a
+//! launch of their own.
 
 /// The arguments of a product's kernel: what all take (`BATCH_SIZES` in `batch.h`), and its own.
 macro_rules! arguments {
@@ -111,8 +113,18 @@ fn chosen(product: &Product, spec: &KernelSpec, target: Target) -> Option<Native
             let kernel = kernel.or_else(|| mma::find(&product, prepared.scratch, target))?;
             Some(prepared.before(kernel))
         }
+        Type::F32 => on_tensor_cores(product, spec, target).or_else(|| plain::find(product, target)),
         _ => plain::find(product, target),
     }
+}
+
+/// The kernel on tensor cores for `f32`, if it is faster than the plain one.
+fn on_tensor_cores(product: &Product, spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
+    let (aligned, prepared) = prepare::aligned(product, spec)?;
+    let time = mma::time(&aligned, target)?.checked_add(prepared.time)?;
+    let faster = plain::time(product, target).is_none_or(|plain| time < plain);
+    let kernel = if faster { mma::find(&aligned, prepared.scratch, target) } else { None }?;
+    Some(prepared.before(kernel))
 }
 
 /// A batch dimension of the result: its size, and the distances of the operands' matrices.

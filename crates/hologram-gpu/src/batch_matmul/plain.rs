@@ -40,10 +40,12 @@ fn shared(product: &Product, [rows, columns]: [usize; 2]) -> usize {
     if product.format == Type::F64 { (F64_STAGES * F64_LINE) as usize * (rows + columns) * Type::F64.size() } else { 0 }
 }
 
-/// The native kernel for a product.
-pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
+/// A form for a product, its tiles, parts of the depth, and the estimated time in nanoseconds.
+type Choice = (&'static Form, usize, usize, usize);
+
+fn choose(product: &Product, target: Target) -> Option<Choice> {
     let vectors = |elements: usize| [product.left, product.right].iter().all(|side| whole(product, side, elements));
-    let forms: &[Form] = match product.format {
+    let forms: &'static [Form] = match product.format {
         Type::F32 if vectors(4) => &F32,
         Type::F32 => &F32_ANY,
         Type::F64 if vectors(2) => &F64,
@@ -63,7 +65,17 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         };
         (shared(product, form.tile) <= target.max_shared as usize).then_some((form, tiles, splits, time))
     };
-    let (form, tiles, splits, _) = forms.iter().filter_map(choice).min_by_key(|choice| choice.3)?;
+    forms.iter().filter_map(choice).min_by_key(|choice| choice.3)
+}
+
+/// The estimated time in nanoseconds.
+pub(super) fn time(product: &Product, target: Target) -> Option<usize> {
+    choose(product, target).map(|(_, _, _, time)| time)
+}
+
+/// The native kernel for a product.
+pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
+    let (form, tiles, splits, _) = choose(product, target)?;
     let shared = number(shared(product, form.tile))?;
     prepare::joined(product, splits, 0, |y| {
         let sizes = product.sizes(splits)?;

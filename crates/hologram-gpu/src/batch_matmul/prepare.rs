@@ -13,6 +13,9 @@ use crate::{Memory, NativeKernel, Part};
 const ALIGN: usize = 256;
 /// Bytes of which the distance of lines is a multiple.
 const VECTOR: usize = 16;
+/// Nanoseconds of a launch that copies, and bytes that it copies in one.
+const COPYING: usize = 2500;
+const COPIED_BYTES: usize = 1200;
 /// Lines and depth of a workgroup's tile of `batch_turn`.
 const TURN: usize = 64;
 
@@ -21,6 +24,8 @@ const TURN: usize = 64;
 pub(super) struct Prepared {
     parts: Vec<Part>,
     pub scratch: usize,
+    /// About how long they take, in nanoseconds.
+    pub time: usize,
 }
 
 impl Prepared {
@@ -65,6 +70,7 @@ pub(super) fn aligned(product: &Product, spec: &KernelSpec) -> Option<(Product, 
         side.size = lines.checked_mul(side.pitch)?;
         let bytes = side.size.checked_mul(side.matrices)?.checked_mul(element)?;
         prepared.scratch = prepared.scratch.checked_add(bytes.checked_next_multiple_of(ALIGN)?)?;
+        prepared.time += COPYING + bytes / COPIED_BYTES;
     }
     Some((product, prepared))
 }

@@ -77,7 +77,16 @@ fn products() {
             &["batch_bf16_tn", "batch_join_bf16"],
         ),
         (F32, "nn", [64, 64, 8192], &["batch_f32_64x64", "batch_join_f32"], &["batch_f32_64x64", "batch_join_f32"]),
-        (F32, "tt", square, &["batch_f32_128x128"], &["batch_f32_128x128"]),
+        // f32 in three parts, where there is enough to multiply.
+        (F32, "tt", square, &["batch_tf32x3_tt"], &["batch_tf32x3_tt"]),
+        (F32, "tn", [4096, 4096, 24], &["batch_f32_128x128"], &["batch_f32_128x128"]),
+        (
+            F32,
+            "nn",
+            [4096, 4095, 4097],
+            &["batch_pad", "batch_pad", "batch_tf32x3_nn"],
+            &["batch_pad", "batch_pad", "batch_tf32x3_nn"],
+        ),
         (F32, "nn", [9, 9, 9], &["batch_f32_any_64x64"], &["batch_f32_any_64x64"]),
         (F64, "nt", [4096, 4096, 4095], &["batch_f64_any"], &["batch_f64_any"]),
         (F64, "nt", square, &["batch_f64_128_nt"], &["batch_f64_128_nt"]),
@@ -92,6 +101,15 @@ fn products() {
         assert_eq!(names(&spec, Target::nvidia(75, 40, 64 << 10)), [] as [&str; 0]);
     }
     assert_eq!(names(&product(BF16, "nn", [0, 8, 8]), H200), [] as [&str; 0]);
+    // Where the user permits it, tf32 in one part; GPUs that multiply tf32 as fast as f32 have no use for three.
+    let rounding = |target| Target { tf32: true, ..target };
+    let other = Target::nvidia(89, 128, 99 << 10);
+    for (target, want) in
+        [(rounding(H200), "batch_tf32_tn"), (rounding(other), "batch_tf32_tn"), (other, "batch_f32_128x128")]
+    {
+        assert_eq!(names(&product(F32, "tn", square), target), [want]);
+    }
+    assert_eq!(names(&product(BF16, "nn", square), rounding(H200)), ["batch_wgmma_bf16_nn_2_256"]);
     // An empty depth gives zeros, which the copy engine does not.
     assert_eq!(names(&product(BF16, "nn", [8, 8, 0]), H200), ["batch_bf16_nn"]);
 }
@@ -112,7 +130,7 @@ fn linear_products() {
     let kernel = of(DType::BF16, [4096, 50257, 768]);
     assert_eq!(launches(kernel.clone())[0].filled::<Multiply>().finish, super::SUMS);
     assert_eq!(names(kernel), ["batch_wgmma_bf16_nt_2_256"]);
-    assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_f32_128x128"]);
+    assert_eq!(names(of(DType::F32, [4096, 4096, 4096])), ["batch_tf32x3_nt"]);
     // Those of the operation itself.
     assert_eq!(names(of(DType::BF16, [512, 4096, 4096])), ["wgmma_bf16_2_128"]);
     assert_eq!(names(of(DType::F32, [16, 4096, 4096])), ["matmul_small"]);

@@ -19,6 +19,10 @@ use crate::models::config::Config;
 /// Positions per block.
 pub const BLOCK_SIZE: usize = 32;
 
+/// The element types of caches, by the names that options have.
+pub const CACHE_TYPES: [(&str, DType); 5] =
+    [("f32", DType::F32), ("f16", DType::F16), ("f8", DType::F8), ("q8", DType::Q8Planes), ("q4", DType::Q4Planes)];
+
 /// Keys and values of every layer in device memory at fixed addresses. The host tracks which sequence owns which block.
 pub(crate) struct KvCache {
     format: DType,
@@ -50,8 +54,8 @@ impl Sequence {
 }
 
 impl KvCache {
-    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (`f32`, `f16`
-    /// or 8 bits in planes). The sequences share `blocks` blocks; by default there are enough for all. Up to
+    /// A cache for `max_sequences` sequences of up to `context` positions each, with elements of `format` (one of
+    /// [`CACHE_TYPES`]). The sequences share `blocks` blocks; by default there are enough for all. Up to
     /// `saved_states` states of recurrent layers are kept for other sequences.
     ///
     /// # Errors

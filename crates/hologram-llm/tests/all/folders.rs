@@ -291,9 +291,14 @@ fn a_cache_in_8_bits() {
         };
         let (exact, half, eight) = (error(DType::F32), error(DType::F16), error(DType::Q8Planes));
         assert!(exact < 1e-5 && half < 2e-3 && (1e-4..2e-2).contains(&eight), "{exact:.1e} {half:.1e} {eight:.1e}");
+        // Floats have 4 bits where codes have 7.
+        let floats = error(DType::F8);
+        assert!((eight..0.1).contains(&floats), "{eight:.1e} {floats:.1e}");
     }
     let executor = Executor::open("cpu", None).unwrap();
     let model = Model::load_on(fixture("mistral"), &executor).unwrap();
     let rejected = model.session(SessionOptions { kv: Some(DType::Q8Planes), ..options(8) });
     assert!(rejected.err().unwrap().to_string().contains("the head size 16"));
+    // Floats have no blocks.
+    assert!(model.session(SessionOptions { kv: Some(DType::F8), ..options(8) }).is_ok());
 }

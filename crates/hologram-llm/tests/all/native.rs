@@ -218,6 +218,7 @@ fn the_table_of_devices_is_true() {
         ("weights used without a copy", |d| d.executor.backend().policy().shares_host_memory),
         ("every operation", |_| true),
         ("KV cache in 8 bits", |d| d.caches(DType::Q8Planes)),
+        ("KV cache in floats of 8 bits", |d| d.caches(DType::F8)),
         ("KV cache in 4 bits", |d| d.caches(DType::Q4Planes)),
     ] {
         let line =

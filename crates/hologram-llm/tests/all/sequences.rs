@@ -29,6 +29,7 @@ fn sequences_at_once_are_as_alone() {
         case("Q8_0", 64, 4, 4, DType::F16),
         case("Q4_K_M", 128, 2, 1, DType::Q8Planes),
         case("TQ2_0", 64, 4, 2, DType::F32),
+        case("BF16", 128, 2, 1, DType::F8),
     ];
     let executor = Executor::open("cpu", Some(2)).unwrap();
     let (wrong, _) = check_all(&executor, &cases.map(|case| (case, QUICK)));

@@ -203,7 +203,7 @@ fn read(mut events: Events) -> Bits {
 
 /// Types of weights with caches: each kind of product, and each kind of cache.
 pub fn dense(executor: &Executor, heads: usize) -> Vec<Case> {
-    let caches = [DType::F16, DType::Q8Planes, DType::F32, DType::Q4Planes];
+    let caches = [DType::F16, DType::Q8Planes, DType::F32, DType::Q4Planes, DType::F8];
     let names = ["Q4_0", "Q4_K", "Q8_0", "BF16", "F16", "F32", "Q6_K", "Q4_K_M", "IQ4_NL", "TQ2_0"];
     let types = names.iter().filter_map(|name| WeightTypes::all().find(|types| types.name() == *name));
     types.zip(caches.into_iter().cycle()).map(|(types, kv)| Case::random(executor, types, kv, heads)).collect()

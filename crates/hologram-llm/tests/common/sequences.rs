@@ -298,7 +298,7 @@ fn pieces(case: &Case, work: Work<'_>, bound: f64, alone: &mut Session, many: &m
 /// Every weight type with every cache type, with heads of 64 and 128 elements in turn and several query heads per
 /// key/value head, and some with only one. Rows have `width` elements, those of the feed-forward network `ffn`.
 pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
-    let caches = [DType::F32, DType::F16, DType::Q8Planes];
+    let caches = [DType::F32, DType::F16, DType::F8, DType::Q8Planes];
     let shapes = |types| {
         let (small, large) = (width / 64, width / 128);
         [

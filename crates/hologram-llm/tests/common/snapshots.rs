@@ -11,7 +11,7 @@ use hologram_llm::{LlmError, Logits, Model, Session, SessionOptions, Snapshot};
 pub const MODELS: [&str; 8] =
     ["llama-tiny.gguf", "llama3-scaled", "gemma3", "deepseek-v2", "lfm2", "qwen3-5", "qwen3-next", "granite-4"];
 
-pub const CACHES: [DType; 3] = [DType::F32, DType::F16, DType::Q8Planes];
+pub const CACHES: [DType; 4] = [DType::F32, DType::F16, DType::F8, DType::Q8Planes];
 
 pub fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(super::FIXTURES).join(name)

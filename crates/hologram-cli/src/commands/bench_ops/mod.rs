@@ -16,7 +16,7 @@ use serde_json::json;
 use self::cases::{Case, Cases, NAMES, SWEPT, Sizes};
 use super::bench_tests::median;
 use super::devices::workers;
-use crate::args::{BenchOpsArgs, usage};
+use crate::args::{BenchOpsArgs, Precision, usage};
 use crate::text::shown;
 
 /// Minimum duration of a sample.
@@ -86,6 +86,9 @@ pub fn run(args: &BenchOpsArgs) -> Result<()> {
 /// The devices to measure.
 fn open(args: &BenchOpsArgs) -> Result<Vec<Executor>> {
     if args.device.device.eq_ignore_ascii_case("all") {
+        if args.device.precision != Precision::Exact {
+            return usage("--precision is for one device, not for all");
+        }
         let kinds = hologram_backends::available_backends();
         let threads = args.device.threads().map(|n| n as usize);
         let measured = kinds.into_iter().filter(|kind| *kind != BackendType::Reference);

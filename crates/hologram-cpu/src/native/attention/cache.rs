@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use half::f16;
+use hologram_device::Values;
 
 use super::{Attention, BLOCK, Piece};
 use crate::native::simd::{Simd, prefetch};
@@ -12,6 +13,7 @@ use crate::native::simd::{Simd, prefetch};
 pub(super) enum Cache<'a> {
     F32(&'a [f32]),
     F16(&'a [f16]),
+    F8(&'a [u8]),
     /// Codes, and the scale of each [`BLOCK`].
     Q8(&'a [i8], &'a [f16]),
     /// Codes in pairs, elements i and i + 16 of a block, and the scale of each block.
@@ -42,7 +44,7 @@ impl Attention {
         Ok((first..first + count.next_multiple_of(16) * self.d, count))
     }
 
-    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. Rows in 8 or 4 bits are
+    /// The rows of keys or values from `position`, as in [`Attention::cache_range`]. Rows of F8, or in 8 or 4 bits, are
     /// dequantized into `decoded`.
     #[inline(always)]
     pub(super) fn stored_rows<'a>(
@@ -57,6 +59,7 @@ impl Attention {
         let rows = match cache {
             Cache::F32(data) => Rows::F32(&data[elements]),
             Cache::F16(data) => Rows::F16(&data[elements]),
+            Cache::F8(data) => Rows::F32(decode_floats(&data[elements], decoded)),
             Cache::Q8(codes, scales) => Rows::F32(decode_codes(codes, scales, elements, decoded)),
             Cache::Q4(codes, scales) => Rows::F32(decode_pairs(codes, scales, elements, decoded)),
         };
@@ -86,6 +89,7 @@ impl Attention {
                 }
                 decoded
             }
+            Cache::F8(data) => decode_floats(&data[elements], decoded),
             Cache::Q8(codes, scales) => decode_codes(codes, scales, elements, decoded),
             Cache::Q4(codes, scales) => decode_pairs(codes, scales, elements, decoded),
         };
@@ -103,12 +107,21 @@ impl Attention {
         let (data, half_bytes) = match cache {
             Cache::F32(data) => (data.as_ptr().cast::<u8>(), 8),
             Cache::F16(data) => (data.as_ptr().cast::<u8>(), 4),
+            Cache::F8(data) => (data.as_ptr(), 2),
             Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 2),
             Cache::Q4(codes, _) => (codes.as_ptr(), 1),
         };
         let bytes = |elements: usize| elements * half_bytes / 2;
         Lines { next: data.wrapping_add(bytes(elements.start)), left: bytes(elements.len()).div_ceil(64) }
     }
+}
+
+/// Widens floats of a byte.
+#[inline(always)]
+fn decode_floats<'a>(data: &[u8], decoded: &'a mut [f32]) -> &'a [f32] {
+    let decoded = &mut decoded[..data.len()];
+    decoded.iter_mut().zip(data).for_each(|(y, code)| *y = Values::f8(*code));
+    decoded
 }
 
 /// Dequantizes elements of an 8-bit cache, whole blocks.

@@ -56,13 +56,14 @@ const K: usize = 1;
 /// Codes of a cache in 8 or 4 bits that share a scale.
 const BLOCK: usize = DType::Q8Planes.block_len();
 
-/// The native kernel for `attention`. Caches of F32 and F16 need a head size that is a multiple of 16, those in 8 and
-/// 4 bits one that is a multiple of 32. The block size must be a multiple of 16.
+/// The native kernel for `attention`. Caches of F32, F16 and F8 need a head size that is a multiple of 16, those in 8
+/// and 4 bits one that is a multiple of 32. The block size must be a multiple of 16.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
     let stored = match k.format {
         DType::Plain(Type::F32) => Stored::F32,
         DType::Plain(Type::F16) => Stored::F16,
+        DType::F8 => Stored::F8,
         DType::Q8Planes => Stored::Q8,
         DType::Q4Planes => Stored::Q4,
         _ => return None,
@@ -157,6 +158,8 @@ struct Attention {
 enum Stored {
     F32,
     F16,
+    /// Floats of a byte.
+    F8,
     /// Codes and scales in two planes.
     Q8,
     /// Likewise, two codes in a byte.
@@ -488,6 +491,7 @@ impl NativeKernel for Attention {
             Ok(match self.stored {
                 Stored::F32 => Cache::F32(input(args, index, cache_len)?),
                 Stored::F16 => Cache::F16(input(args, index, cache_len)?),
+                Stored::F8 => Cache::F8(input(args, index, cache_len)?),
                 Stored::Q8 => Cache::Q8(input(args, index, cache_len)?, input(args, index + 1, cache_len / BLOCK)?),
                 Stored::Q4 => Cache::Q4(input(args, index, cache_len / 2)?, input(args, index + 1, cache_len / BLOCK)?),
             })
