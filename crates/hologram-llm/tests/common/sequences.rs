@@ -91,18 +91,21 @@ impl Case {
     /// the deviation: 1.6·s. In `bf16` s is about 2⁻⁷, and attention's products may be rounded too; with 8 bits and a
     /// scale per 32 or 256 values s is up to 2.9/127. A scale per row of squares, as before BitNet's last product,
     /// follows the largest of some hundred values: s is 0.1 in two of the nine. In FP8, which GPUs take from 65 tokens
-    /// on, s is up to 2⁻³ of a value, about 0.09 of the deviation.
+    /// on, s is up to 2⁻³ of a value, about 0.09 of the deviation. A cache of such floats has that step too, but only a
+    /// few of its values, those next to the middle of two, are rounded the other way.
     fn bound(&self, policy: &Policy) -> f64 {
         let choices = [DType::F32, DType::BF16];
         let in_bf16 = || policy.activations(DType::F16, 256, usize::MAX, &choices) == Some(DType::BF16);
-        match self.types.name().as_str() {
+        let of_cache = if self.kv == DType::F8 { 1e-2 } else { 0.0 };
+        let of_weights = match self.types.name().as_str() {
             "F16" if in_bf16() => 2e-2,
             "F32" | "F16" => 1e-3,
             "BF16" => 2e-2,
             _ if is_ternary(self.types) => 1e-1,
             "F8_E4M3" => 1.5e-1,
             _ => 4e-2,
-        }
+        };
+        of_cache.max(of_weights)
     }
 }
 
