@@ -96,7 +96,7 @@ impl Case {
     fn bound(&self, policy: &Policy) -> f64 {
         let choices = [DType::F32, DType::BF16];
         let in_bf16 = || policy.activations(DType::F16, 256, usize::MAX, &choices) == Some(DType::BF16);
-        let of_cache = if self.kv == DType::F8 { 1e-2 } else { 0.0 };
+        let of_cache: f64 = if self.kv == DType::F8 { 1e-2 } else { 0.0 };
         let of_weights = match self.types.name().as_str() {
             "F16" if in_bf16() => 2e-2,
             "F32" | "F16" => 1e-3,
