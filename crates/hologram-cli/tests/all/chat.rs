@@ -379,7 +379,7 @@ fn run_with_penalties_stops_and_json() {
         assert!(!run(&["--temperature", "0", "--kv", kv]).is_empty());
     }
     for (option, value) in
-        [("--repeat-penalty", "0"), ("--presence-penalty", "NaN"), ("--min-p", "-1"), ("--stop", ""), ("--kv", "f8")]
+        [("--repeat-penalty", "0"), ("--presence-penalty", "NaN"), ("--min-p", "-1"), ("--stop", ""), ("--kv", "f7")]
     {
         rejected(&["run", "a", option, value], 2, &[option]);
     }

@@ -3,6 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation, Reduction};
 use hologram_isa::Type;
 
+use super::kernel::without_grids;
 use super::matmul::{add_products, fits, reference_products, reference_weights};
 use super::{Kernel, Launchable, MatmulOptions, Op};
 #[cfg(feature = "conformance")]
@@ -86,6 +87,7 @@ impl Op for ExpertMatmul {
 
     /// One thread per element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        without_grids(spec)?;
         let size = |input: usize| spec.inputs.get(input).map_or(1, |t| t.row_len()) as u32;
         let (width, row_len, slots) = (size(0), size(1), size(2));
         let of_token = spec.output.row_len() as u32;

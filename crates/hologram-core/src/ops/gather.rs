@@ -2,6 +2,7 @@
 
 use hologram_backends::{DType, KernelSpec, Operation};
 
+use super::kernel::without_grids;
 use super::{Kernel, Launchable, Op, is_weight};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
@@ -50,6 +51,7 @@ impl Op for Gather {
     }
 
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        without_grids(spec)?;
         let d = spec.inputs[0].row_len() as u32;
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);

@@ -1,11 +1,25 @@
 //! The common start of every operation's program: parameters from the spec, run-time extents, and element access in any
 //! format.
 
-use hologram_backends::{Extent, KernelSpec, TensorSpec};
+use hologram_backends::{DType, Extent, KernelSpec, TensorSpec};
 use hologram_isa::{Access, Array, Builder, Type, Value};
 
-use crate::error::Result;
+use crate::error::{CoreError, Result};
 use crate::ops::Launchable;
+
+/// Rejects operands whose values are entries of tables that programs do not have.
+///
+/// # Errors
+/// When an operand is in a [`DType::Grid`]: a device without a kernel recodes it when it is loaded.
+pub fn without_grids(spec: &KernelSpec) -> Result<()> {
+    match spec.inputs.iter().find(|t| matches!(t.format, DType::Grid(_))) {
+        Some(t) => Err(CoreError::Program {
+            program: spec.op.name().into(),
+            reason: format!("no program reads {}; convert it to {}", t.format, t.format.recoded()),
+        }),
+        None => Ok(()),
+    }
+}
 
 /// A program under construction with the parameters that [`KernelSpec`] describes.
 pub struct Kernel {

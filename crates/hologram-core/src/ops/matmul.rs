@@ -5,7 +5,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 
 use std::borrow::Cow;
 
-use super::kernel::TensorArg;
+use super::kernel::{TensorArg, without_grids};
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
 use super::{Kernel, Launchable, MatmulOptions, Op, is_weight, rounded};
@@ -109,6 +109,7 @@ impl Op for Matmul {
     /// One workgroup per square of the output where elements are multiplied one by one. For other formats and for few
     /// rows, one thread per element.
     fn program(&self, spec: &KernelSpec) -> Result<Launchable> {
+        without_grids(spec)?;
         let (m, row_len) = (spec.output.row_len() as u32, spec.inputs[0].row_len() as u32);
         let mut k = Kernel::new(spec, THREADS);
         let total = k.elements(&spec.output);

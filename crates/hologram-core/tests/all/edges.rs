@@ -3,7 +3,7 @@
 
 use hologram_backends::{Backend, cpu::CpuBackend};
 use hologram_core::ops::{LossReduction, Reduction};
-use hologram_core::{DType, Executor, Graph, Result, Tensor};
+use hologram_core::{DType, Dim, Executor, Graph, Result, Tensor};
 
 use crate::common::{devices, tested};
 
@@ -219,4 +219,20 @@ fn refusals_name_the_operation_that_was_called() -> Result<()> {
     let error = matrix.matmul(&matrix).expect_err("2 × 3 times 2 × 3").to_string();
     assert!(error.starts_with("operation matmul: "), "{error}");
     Ok(())
+}
+
+/// Codes of grids are entries of tables that programs lack: a device without a kernel of its own says so.
+#[test]
+fn grids_have_no_program() {
+    let executor = Executor::open("reference", None).unwrap();
+    let grid = DType::GRIDS[0];
+    let w = Tensor::from_bytes(&executor, grid, &[3, 256], &vec![0; 3 * grid.block_bytes()]).unwrap();
+    for x in [DType::F32, DType::BF16] {
+        let mut g = Graph::new();
+        let (x, w) = (g.input("x", x, &[Dim::Fixed(40), Dim::Fixed(256)]).unwrap(), g.constant(&w).unwrap());
+        let y = g.linear(x, w).unwrap();
+        g.output("y", y).unwrap();
+        let error = g.compile(&executor, &[]).err().unwrap().to_string();
+        assert!(error.contains(&format!("no program reads {grid}; convert it to")), "{error}");
+    }
 }

@@ -88,7 +88,7 @@ fn kernels(op: &Operation) -> &'static [Find] {
     }
 }
 
-pub(crate) use matmul::multiplies_codes;
+pub(crate) use matmul::{has_tiles, multiplies_codes};
 
 /// The native kernel for a spec on a processor with these features.
 pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {

@@ -126,6 +126,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     if constexpr (CLUSTERS) if (splits > 1) cluster_sync();
 }
 
+// On compute capability 9.0 types whose records are of several chunks, so that rows are whole stages there, are gemm_wide.cu's: these kernels are empty.
 // Grid: splits · groups of 64 rows in clusters of `splits` (1 before compute capability 9.0), tokens / N. step: the step block or null; n: tokens at most.
 #define FEW(name, W, N, MOST, PER_SM)                                                                                                          \
     KERNEL_SHARED(name##_##N, 256, PER_SM, IN(0, uchar, x), IN(1, uchar, w0), IN(2, uchar, h0), IN(3, uchar, s0), IN(4, uchar, w1), IN(5, uchar, h1), \
@@ -133,8 +134,10 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         OUT(13, void, y2), IN(14, uint, step), VAL(15, uint, slot), VAL(16, uint, n), VAL(17, uint, m0), VAL(18, uint, m1), VAL(19, uint, m2),  \
         VAL(20, uint, k), VAL(21, uint, mode), VAL(22, uint, narrow), VAL(23, uint, splits))                                                   \
     {                                                                                                                                          \
-        const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, k};                                                                  \
-        multiply<planes::W, N, MOST>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, narrow, step, slot, n, splits);                    \
+        if constexpr (!CLUSTERS || planes::record_chunks<planes::W>() == 1) {                                                                  \
+            const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, k};                                                              \
+            multiply<planes::W, N, MOST>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, narrow, step, slot, n, splits);                \
+        }                                                                                                                                      \
     }
 #define FEW_OF(name, W, ...) FEW(few_##name, W, 8, 48, (planes::W == planes::IQ2_N ? 1 : 2)) FEW(few_##name, W, 32, 16, 1)
 PACKED_TYPES(FEW_OF)

@@ -12,6 +12,8 @@ use crate::{KernelLaunch, NativeKernel, Target};
 pub const TOKENS: usize = FORMS[0].tokens;
 /// Threads of a workgroup.
 const THREADS: usize = 256;
+/// Elements of a chunk, of which types with long blocks have several in a record.
+const CHUNK: usize = 32;
 /// Elements of a block, of which each of the warps that share rows takes every fourth.
 const BLOCK: usize = text::BLOCK as usize;
 const WARPS: usize = text::PARTS as usize;
@@ -46,11 +48,16 @@ impl Form {
 pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
     let (most, k, rows) = (product.tokens.max(), product.k, &product.rows);
     let integers = product.packed_type().is_some_and(|packed| !DType::Block(packed).has_float_codes());
-    let served = integers && target.has(80) && product.x == DType::BF16 && product.fits_tiles() && k.is_multiple_of(32);
+    let served =
+        integers && target.has(80) && product.x == DType::BF16 && product.fits_tiles() && k.is_multiple_of(CHUNK);
     let form = FORMS.iter().find(|form| most <= form.tokens).filter(|_| served)?;
     let (packed, [first, second, third]) = product.planes()?;
+    // Such kernels are empty there: the wider ones serve rows of whole blocks.
+    if target.is(90) && packed.row().len > CHUNK {
+        return None;
+    }
     // Chunks of 32 elements are counted in 32 bits.
-    if rows.iter().any(|m| m.checked_mul(k / 32).is_none_or(|chunks| chunks > u32::MAX as usize)) {
+    if rows.iter().any(|m| m.checked_mul(k / CHUNK).is_none_or(|chunks| chunks > u32::MAX as usize)) {
         return None;
     }
     let groups = product.groups();

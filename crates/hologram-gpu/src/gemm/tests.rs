@@ -366,8 +366,8 @@ fn preferred_codes_have_kernels() {
 fn few_tokens_with_packed_matrices() {
     let of = |spec: &KernelSpec, target| launch(find(spec, target)).map(|l| (l.entry.clone(), l.grid[0], l.cluster));
     let cases = [
-        (BlockType::Q4_K, 8, 4096, 4096, ("few_q4_k_8", 128, 2), ("few_q4_k_8", 64)),
-        (BlockType::Q6_K, 8, 4096, 14336, ("few_q6_k_8", 256, 4), ("few_q6_k_8", 64)),
+        (BlockType::Q4_K, 8, 4096, 4096, ("wide_q4_k_3_32", 88, 4), ("few_q4_k_8", 64)),
+        (BlockType::Q6_K, 8, 4096, 14336, ("wide_q6_k_3_32", 110, 5), ("few_q6_k_8", 64)),
         (BlockType::Q6_K, 9, 4096, 14336, ("wide_q6_k_3_32", 110, 5), ("few_q6_k_32", 64)),
         (BlockType::IQ4_XS, 32, 28672, 4096, ("wide_iq4_xs_2_32", 132, 1), ("few_iq4_xs_32", 448)),
         (BlockType::Q4_K, 33, 4096, 4096, ("wide_q4_k_3_64", 88, 4), ("unpack_q4_k", 8192)),
@@ -386,7 +386,7 @@ fn few_tokens_with_packed_matrices() {
 
     // Two types: the third matrix is the second launch's first.
     let matrix = |format, m: usize| tensor(format, [Extent::Fixed(m), Extent::Fixed(512)]);
-    let qkv = |n: usize| {
+    let qkv = |n: usize, target| {
         let product = |w, m| {
             let output = tensor(DType::F32, [tokens(n), Extent::Fixed(m)]);
             let operands = vec![Operand::Input(0), Operand::Input(w)];
@@ -395,9 +395,9 @@ fn few_tokens_with_packed_matrices() {
         let (x, q6) = (tensor(DType::BF16, [tokens(n), Extent::Fixed(512)]), DType::Planes(BlockType::Q6_K));
         let inputs = vec![x, matrix(q4, 128), matrix(q4, 64), matrix(q6, 32)];
         let products = vec![product(1, 128), product(2, 64), product(3, 32)];
-        find_group(&GroupSpec::new(inputs, products, vec![0, 1, 2]).expect("a group"), H200).unwrap()
+        find_group(&GroupSpec::new(inputs, products, vec![0, 1, 2]).expect("a group"), target).unwrap()
     };
-    let kernel = qkv(8);
+    let kernel = qkv(8, A100);
     let parts: Vec<_> = kernel
         .parts
         .iter()
@@ -415,7 +415,7 @@ fn few_tokens_with_packed_matrices() {
             ("few_q6_k_8", at([7, 99, 8, 9, 13, 99, 14]), [32, 0]),
         ]
     );
-    let wide: Vec<_> = qkv(32)
+    let wide: Vec<_> = qkv(32, H200)
         .parts
         .iter()
         .map(|part| {

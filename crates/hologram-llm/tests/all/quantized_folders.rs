@@ -310,7 +310,11 @@ fn mxfp4_experts_of_a_folder_are_those_of_its_gguf_file() {
     let logits = |file: &str| {
         let model = Model::load_on(fixtures.join(file), &executor).unwrap();
         let mut session = model.session(SessionOptions { context: 32, ..SessionOptions::default() }).unwrap();
+        session.fix_precision(Some(1));
         session.feed(0, &[5, 9, 33, 60, 1, 17], Logits::All).unwrap().to_vec()
     };
-    assert_eq!(logits(""), logits("model.gguf"));
+    let (folder, file) = (logits(""), logits("model.gguf"));
+    // The other matrices have types of their own, which some processors add up in another order.
+    let off = folder.iter().zip(&file).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+    assert!(folder.len() == file.len() && off < 1e-4, "{off}");
 }

@@ -23,7 +23,8 @@ fn change(shape: &Shape, types: WeightTypes, executor: &Executor, len: u32) -> f
         let token = |i: u32| ((i + seed).wrapping_mul(0x9e37_79b1) >> 7) % shape.vocab as u32;
         let tokens: Vec<u32> = (0..len).map(token).chain([5]).collect();
         session.truncate(0, 0);
-        session.feed(0, &tokens, Logits::Last).unwrap().to_vec()
+        let logits = session.feed(0, &tokens, Logits::Last);
+        logits.unwrap_or_else(|e| panic!("{} {}: {e}", shape.name, types.name())).to_vec()
     };
     let (a, b) = (logits(0), logits(10_000));
     let mean = a.iter().sum::<f32>() / a.len() as f32;

@@ -3,8 +3,12 @@
 use crate::common::{Running, options, serve};
 use serde_json::{Value, json};
 
+// Texts of several requests at once are those of one.
 fn server() -> Running {
-    serve(options(), |engine| engine.max_sequences = 8)
+    serve(options(), |engine| {
+        engine.max_sequences = 8;
+        engine.deterministic = true;
+    })
 }
 
 /// A request that gives the same text each time.

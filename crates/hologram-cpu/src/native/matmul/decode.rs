@@ -20,6 +20,11 @@ pub fn decoder(format: DType, k: usize) -> Option<Decode> {
     for_format!(format, super of_super, block of_block, half_bytes of_block)
 }
 
+/// Whether there is a decoder for a format, if rows are long enough.
+pub fn decodes(format: DType) -> bool {
+    decoder(format, 64 * format.block_len()).is_some()
+}
+
 fn of_super<B: SuperBlock>() -> Decode {
     super_blocks::<B>
 }

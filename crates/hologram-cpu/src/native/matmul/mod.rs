@@ -67,6 +67,15 @@ pub fn multiplies_codes(weights: DType) -> bool {
     int::serves(weights)
 }
 
+/// Whether tiles multiply `bf16` activations with weights of this format, where the processor has tiles.
+pub fn has_tiles(weights: DType) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let decoded = decode::decodes(weights);
+    #[cfg(not(target_arch = "x86_64"))]
+    let decoded = false;
+    !weights.is_quantized_weight() || decoded
+}
+
 /// The checked sizes and formats of a matmul.
 #[derive(Clone, Debug)]
 struct Problem {

@@ -144,7 +144,8 @@ fn check(x_format: impl Fn(usize) -> DType, w_format: DType, shapes: (&[usize], 
                 }
                 // Without tiles no kernel rounds weights.
                 for features in feature_sets().into_iter().filter(|f| f.amx || !rounds) {
-                    let kernel = find(&spec, features).expect("this matmul is served");
+                    let kernel =
+                        find(&spec, features).unwrap_or_else(|| panic!("{spec:?} is not served with {features:?}"));
                     let mut buffers = memory(x_format, &x_bytes, max, k);
                     buffers.extend(memory(w_format, &w_bytes, m, k));
                     buffers.push(Memory::filled(max * m * 4, 0xff));
@@ -220,7 +221,7 @@ pub(crate) fn float_activations() {
     check(|_| DType::BF16, DType::BF16, (&[4, 6, 7, 9, 24, 32], &[1, 17, 100, 300], &[32, 64, 1088, 2112]));
     check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
-    for w in DType::BLOCKS.into_iter().chain(DType::GRIDS).filter(|w| !w.is_ternary()) {
+    for w in DType::BLOCKS.into_iter().filter(|w| super::has_tiles(*w) && !w.is_ternary()) {
         check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
     }
 }
