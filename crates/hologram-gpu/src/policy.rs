@@ -2,7 +2,7 @@
 
 use hologram_device::{DType, Policy, Preference};
 
-use super::gemm::{CODES_TOKENS, CODES_UNIT, MOST_WHOLE_CODES, has_more_codes};
+use super::gemm::{CODES_TOKENS, CODES_UNIT, MOST_WHOLE_CODES};
 use super::{
     FEW_TOKENS, FEW_TOKENS_AS_CODES, FEW_TOKENS_AS_F32, FEW_TOKENS_AS_PACKED_CODES, FEW_TOKENS_BEFORE_F8, Target,
     Vendor,
@@ -19,15 +19,20 @@ fn has_integers(weights: DType) -> bool {
     matches!(weights, DType::Planes(_)) && !weights.has_float_codes()
 }
 
+/// Whether products multiply weights' codes with codes of groups of 32 activations.
+fn has_codes(weights: DType) -> bool {
+    has_integers(weights) && !weights.is_ternary()
+}
+
 /// The preferences of a GPU.
 pub fn policy(target: Target) -> Policy {
     let any: Suits = |_, _| true;
-    let codes: Suits = |weights, _| has_integers(weights) && !weights.is_ternary();
+    let codes: Suits = |weights, _| has_codes(weights);
     let packed: Suits = |weights, _| has_integers(weights) && weights.packed().is_some();
     let floats: Suits = |weights, _| weights.has_float_codes();
     let f16: Suits = |weights, _| weights == DType::F16;
     // Codes of more tokens have no kernels but these.
-    let whole: Suits = |weights, k| has_more_codes(weights) && k.is_multiple_of(CODES_UNIT) && k <= MOST_WHOLE_CODES;
+    let whole: Suits = |weights, k| has_codes(weights) && k.is_multiple_of(CODES_UNIT) && k <= MOST_WHOLE_CODES;
     let prefer = |format, weights, tokens| Preference { format, weights, tokens };
     let as_codes = DType::I8Groups { group: 32 };
     // With few tokens codes are multiplied, with more of them where tensor cores do it. Then tensor cores multiply

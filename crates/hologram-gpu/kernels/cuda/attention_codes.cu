@@ -280,8 +280,8 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
     join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
 }
 
-// attention over caches [blocks, kv_heads, 1 << shift, D] of codes, of 8 or 4 bits, with their planes of scales but for floats, for q f32 [tokens, heads, D];
-// 1 << shift is at least 16. Grid: splits, kv_heads, tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode.k for such
+// attention over caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D]: codes of 8 or 4 bits with their planes of scales, or floats of
+// 8 bits, which have none. 1 << shift is at least 16. Grid: splits, kv_heads, tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode.k for such
 // caches.
 #define ATTENTION_CODES(name, D, CODE, WARPS) \
 KERNEL_ALONE(attention_##name##_##D, WARPS * 32, IN(0, float, q), OUT(1, uchar, keys), OUT(2, uchar, values), IN(3, __half, key_scales), IN(4, __half, value_scales), \

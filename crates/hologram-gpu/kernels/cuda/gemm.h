@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "half_bits.h"
 #include "words.h"
 
 // Matrices that the copy engine does not read are read by ordinary loads.
@@ -54,7 +55,6 @@ FN uint load32(uint address)
     return v;
 }
 
-FN float half_bits(uint v) { return __half2float(__ushort_as_half((ushort)v)); }
 FN uint pack_bf16(float low, float high)
 {
     uint r;

@@ -9,8 +9,9 @@
 #include "planes.h"
 #include "copy_engine.h"
 
-// Warps; chunks of 32 elements in a unit; bytes before the rings, of a token's chunk (codes, scale, and what products need of it), and beside a token's.
-enum : uint { WARPS = 8, CHUNKS = 8, BARRIER = 128, ACTIVATIONS = 32 + 4 + 8, BESIDE = 32, MOST_STAGES = 6 };
+// Warps; chunks of 32 elements in a unit; bytes before the rings; of a token's chunk what the copy engine brings (codes and scale), and with the
+// numbers that products need; and what a token has besides.
+enum : uint { WARPS = 8, CHUNKS = 8, BARRIER = 128, BROUGHT = 32 + 4, ACTIVATIONS = BROUGHT + 8, BESIDE = 32, MOST_STAGES = 6 };
 HOST(WARPS, CHUNKS, BARRIER, ACTIVATIONS, BESIDE, MOST_STAGES)
 
 // Sums of codes start from 1.5 · 2^23 as f32, so that their bits are that f32 plus the sum.
@@ -24,10 +25,11 @@ template <uint W> struct Form {
     // Whether each half of a chunk has a scale of its own; floats of a chunk's scales and minimums.
     static constexpr bool HALVES = FACTORS == planes::NIBBLES || FACTORS == planes::SIGNED_16 || FACTORS == planes::FLOATS_16, MINIMUM = planes::has_minimum<W>();
     // Minimums that are small integers times a number of the row: tensor cores multiply them with the sums of activations, of which a token's chunk has
-    // these bytes. Else each chunk has its minimum.
+    // these bytes. Else each chunk has its minimum beside its one scale.
     static constexpr bool INTEGERS = FACTORS == planes::PAIRS || FACTORS == planes::NIBBLES;
     static constexpr uint SUMMED = !INTEGERS ? 0 : HALVES ? 16 : 8;
-    static constexpr uint LINE = (HALVES ? 2 : 1) * (MINIMUM && !INTEGERS ? 2 : 1);
+    static_assert(!(HALVES && MINIMUM) || INTEGERS, "a line has two floats");
+    static constexpr uint LINE = HALVES || (MINIMUM && !INTEGERS) ? 2 : 1;
     // Codes that something is taken off are shifted up to whole signed bytes: what they are then multiplied with.
     static constexpr uint BITS = W == planes::Q8 ? 8 : W == planes::Q4 ? 4 : planes::low_bits<W>() + planes::high_bits<W>(), UP = BIAS != 0 ? 8 - BITS : 0;
     // Whether tables give a lane's eight neighbours at once, so that activations lie in that order.
@@ -41,7 +43,8 @@ template <uint W> struct Form {
     // Whether scales are used as they are stored, an f16 for each chunk. Else what a row's records say, of which rows fall into different banks: scales and
     // minimums, or scales, minimums as bf16, and what these are multiplied with.
     static constexpr bool DIRECT = RECORD == 2 && FACTORS == planes::ONE;
-    static constexpr uint SCALES = CHUNKS * LINE * 4, MINIMUMS = INTEGERS ? CHUNKS * (HALVES ? 4 : 2) : 0, PITCH = SCALES + MINIMUMS + (HALVES && INTEGERS ? 16 : INTEGERS ? 32 : 16);
+    static constexpr uint SCALES = CHUNKS * LINE * 4, MINIMUMS = INTEGERS ? CHUNKS * (HALVES ? 4 : 2) : 0;
+    static constexpr uint PITCH = SCALES + MINIMUMS + (INTEGERS && !HALVES ? 32 : 16);
     static constexpr uint LINES = DIRECT ? 0 : 16 * PITCH;
     static constexpr uint LOWS = 16 * CHUNKS * LOW, HIGHS = 16 * CHUNKS * HIGH, UNIT = LOWS + HIGHS + 16 * KEPT;
 };
@@ -218,13 +221,9 @@ template <uint W> FN void expand_records(uchar *lines, const uchar *kept, uint l
         const uint chunk = first + j;
         take_record<W>(c, kept + chunk / F::EACH * F::RECORD, chunk % F::EACH);
         float *const to = values + j * F::LINE;
-        const float2 s = planes::scale_of<W>(c, 0), second = F::HALVES ? planes::scale_of<W>(c, 1) : make_float2(0, 0);
+        const float2 s = planes::scale_of<W>(c, 0);
         to[0] = s.x;
-        if constexpr (F::HALVES) to[1] = second.x;
-        if constexpr (F::LINE == (F::HALVES ? 4 : 2)) {
-            to[F::HALVES ? 2 : 1] = s.y;
-            if constexpr (F::HALVES) to[3] = second.y;
-        }
+        if constexpr (F::LINE == 2) to[1] = F::HALVES ? planes::scale_of<W>(c, 1).x : s.y;
         if constexpr (F::INTEGERS) {
             minimums[j] = F::HALVES ? c.factors >> 4 & 0x0f0fu : c.factors >> 8;
             number = half_bits(c.numbers >> 16);
@@ -405,7 +404,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
     dependency_launch();
     dependency_wait();
     const uint n = tokens(step, slot, most);
-    if (tid == 0) barrier_expect(barrier, n * units * CHUNKS * 36);
+    if (tid == 0) barrier_expect(barrier, n * units * CHUNKS * BROUGHT);
     __syncwarp();
     if (tid < n) {
         const size_t at = (size_t)tid * in.k + from * 256;
@@ -428,7 +427,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
     barrier_wait(barrier, 0);
     for (uint i = tid; i < units * CHUNKS * TOKENS; i += WARPS * 32) {
         const uint token = i % TOKENS, chunk = i / TOKENS;
-        // With its two lowest bits gone, three times the scale is exact.
+        // With its two lowest bits gone, three times the scale is exact. Scales of more than 2.7e31 overflow: sums are then no numbers.
         const float d = __uint_as_float(__float_as_uint(x_scales[token * scale_pitch + chunk]) & ~3u) * (1.0f / (1u << F::UP));
         float *const to = (float *)(factors + (chunk * TOKENS + token) / 2) + token % 2;
         to[0] = d;
@@ -495,23 +494,23 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
         for (uint p = 0; p < CHUNKS / 2; ++p) {
             uint a[2][4];
             codes<W>(a, of_unit, places, p, lane);
-            float4 line[2][2]; // Of each chunk and row: scales, then minimums.
+            float2 line[2][2]; // Of each chunk and row: its scale, and the second half's or the minimum.
             #pragma unroll
             for (uint r = 0; r < 2; ++r) {
                 if constexpr (F::DIRECT) {
                     const uint two = planes::word(direct[r], p);
-                    line[0][r] = make_float4(half_bits(two & 0xffff), 0, 0, 0);
-                    line[1][r] = make_float4(half_bits(two >> 16), 0, 0, 0);
+                    line[0][r] = make_float2(half_bits(two & 0xffff), 0);
+                    line[1][r] = make_float2(half_bits(two >> 16), 0);
                 } else {
                     const uint of_row = line_at + r * 8 * F::PITCH;
                     if constexpr (F::LINE == 1) {
                         const uint2 two = take8(of_row + p * 8);
-                        line[0][r] = make_float4(__uint_as_float(two.x), 0, 0, 0);
-                        line[1][r] = make_float4(__uint_as_float(two.y), 0, 0, 0);
+                        line[0][r] = make_float2(__uint_as_float(two.x), 0);
+                        line[1][r] = make_float2(__uint_as_float(two.y), 0);
                     } else {
                         const float4 two = take_floats(of_row + p * 16);
-                        line[0][r] = F::HALVES ? make_float4(two.x, two.y, 0, 0) : make_float4(two.x, 0, two.y, 0);
-                        line[1][r] = F::HALVES ? make_float4(two.z, two.w, 0, 0) : make_float4(two.z, 0, two.w, 0);
+                        line[0][r] = make_float2(two.x, two.y);
+                        line[1][r] = make_float2(two.z, two.w);
                     }
                 }
             }
@@ -545,11 +544,11 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
                     }
                     #pragma unroll
                     for (uint i = 0; i < 4; ++i) {
-                        const float4 l = line[c][i / 2];
+                        const float2 l = line[c][i / 2];
                         const float dx = i % 2 ? d.y : d.x, less = i % 2 ? d.w : d.z;
                         float v = fmaf(scaled(dot[0][i], dx, less), l.x, sum[j][i]);
                         if constexpr (F::HALVES) v = fmaf(scaled(dot[1][i], dx, less), l.y, v);
-                        if constexpr (F::MINIMUM && !F::INTEGERS) v = fmaf(-l.z, i % 2 ? summed.y : summed.x, v);
+                        if constexpr (F::MINIMUM && !F::INTEGERS) v = fmaf(-l.y, i % 2 ? summed.y : summed.x, v);
                         sum[j][i] = v;
                     }
                 }
@@ -620,6 +619,17 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
         const Operands in = {{w0, w1, w2}, {h0, h1, h2}, {s0, s1, s2}, x, x_scales, k};                                                        \
         multiply<planes::W, TOKENS>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, step, slot, n, splits, stages);                              \
     }
+// Bytes that the host counts too (`Form` in gemm/codes.rs, whose test reads this list): of a unit, of a warp's lines, of a token's chunk.
+#define COUNTED_BY_HOST(DO) \
+    DO(Q8, 4352, 0, 44) DO(Q4, 2304, 0, 44) DO(Q4_1, 2560, 1280, 44) DO(Q5_0, 2816, 0, 44) \
+    DO(Q5_1, 3072, 1280, 44) DO(Q2_K, 1536, 1792, 60) DO(Q3_K, 2048, 1280, 44) DO(Q4_K, 2560, 1280, 52) \
+    DO(Q5_K, 3072, 1280, 52) DO(Q6_K, 3584, 1280, 44) DO(IQ4_NL, 2304, 0, 44) DO(IQ4_XS, 2560, 768, 44) \
+    DO(MXFP4, 2560, 768, 44) DO(NVFP4, 2304, 1280, 44) DO(IQ2_N, 2560, 1280, 44) DO(IQ3_XXS_N, 2560, 768, 44) \
+    DO(IQ3_S_N, 2560, 768, 44)
+#define AS_COUNTED(W, unit, lines, activations) \
+    static_assert(Form<planes::W>::UNIT == unit && Form<planes::W>::LINES == lines && ACTIVATIONS + Form<planes::W>::SUMMED == activations, #W);
+COUNTED_BY_HOST(AS_COUNTED)
+
 #define CODES_OF(name, W, ...) CODES(name, W, 8) CODES(name, W, 16)
 CODES_OF(q8, Q8)
 CODES_OF(q4, Q4)

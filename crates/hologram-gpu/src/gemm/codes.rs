@@ -29,19 +29,19 @@ const STAGES: [usize; 3] = [2, 4, text::MOST_STAGES as usize];
 /// The most tiles of a workgroup: with more, there are more workgroups than multiprocessors.
 const TILES: usize = 64;
 
-/// What the kernel keeps of a type in shared memory, as `Form` in its text.
-struct Form {
+/// What the kernel keeps of a type in shared memory, as `Form` in its text, which lists these numbers.
+pub(super) struct Form {
     name: String,
     /// Bytes of a unit of 16 rows.
-    unit: usize,
+    pub unit: usize,
     /// Bytes of what a warp's records say.
-    lines: usize,
+    pub lines: usize,
     /// Bytes of a token's chunk.
-    activations: usize,
+    pub activations: usize,
 }
 
 impl Form {
-    fn of(weights: BlockType) -> Form {
+    pub fn of(weights: BlockType) -> Form {
         let row = weights.row();
         let [low, high, record] = weights.plane_bytes();
         let of_unit = |bytes: usize| bytes * UNIT / row.len;
@@ -53,7 +53,7 @@ impl Form {
         let records = if of_unit(record).is_multiple_of(16) { of_unit(record) } else { 32 };
         let (halves, minimums) = (1 + usize::from(row.run() < CHUNK), row.has_minimum());
         let integers = minimums && matches!(weights.factors(), Factors::Pairs | Factors::Nibbles);
-        let scales = UNIT / CHUNK * 4 * halves * if minimums && !integers { 2 } else { 1 };
+        let scales = UNIT / CHUNK * 4 * if minimums && !integers { 2 } else { halves };
         let line = match (integers, halves) {
             (false, _) if record == 2 && row.len == CHUNK => 0,
             (false, _) => scales + 16,
@@ -102,11 +102,6 @@ impl Plan {
         let fits = |plan: &&Plan| tiles * plan.splits <= target.multiprocessors as usize;
         Some(*plans[at + 1..].iter().take_while(fits).last().unwrap_or(least))
     }
-}
-
-/// Whether there are kernels for these weights.
-pub fn has_more(weights: DType) -> bool {
-    matches!(weights, DType::Planes(_)) && !weights.is_ternary() && !weights.has_float_codes()
 }
 
 /// Whether the kernel serves products of these activations with rows of `k` elements.

@@ -41,8 +41,7 @@ mod tests;
 mod wgmma;
 
 pub(super) use codes::{
-    MOST_WHOLE as MOST_WHOLE_CODES, TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, has_more as has_more_codes,
-    serves as serves_codes,
+    MOST_WHOLE as MOST_WHOLE_CODES, TOKENS as CODES_TOKENS, UNIT as CODES_UNIT, serves as serves_codes,
 };
 pub use packed::Unpacked;
 pub(super) use wgmma::{Tile as WideTile, map as wide_map, stage_bytes};

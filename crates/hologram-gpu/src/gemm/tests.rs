@@ -338,6 +338,28 @@ fn few_tokens_of_codes() {
     }
 }
 
+/// The kernel and its launch count the same bytes of shared memory, for each type.
+#[test]
+fn bytes_of_codes_are_those_of_the_text() {
+    let text = include_str!("../../kernels/cuda/gemm_codes.cu");
+    let list = text.split_once("COUNTED_BY_HOST(DO)").and_then(|(_, rest)| rest.split_once("#define")).unwrap().0;
+    let mut types = 0;
+    for entry in list.split("DO(").skip(1) {
+        let fields: Vec<&str> = entry.split_once(')').unwrap().0.split(", ").collect();
+        let (name, numbers) = (fields[0], [1, 2, 3].map(|i| fields[i].parse::<usize>().unwrap()));
+        let named = |weights: &BlockType| match name {
+            "Q8" => *weights == BlockType::Q8_0,
+            "Q4" => *weights == BlockType::Q4_0,
+            _ => weights.name() == name,
+        };
+        let weights = BlockType::ALL.into_iter().find(named).unwrap_or_else(|| panic!("{name}"));
+        let form = codes::Form::of(weights);
+        assert_eq!([form.unit, form.lines, form.activations], numbers, "{name}");
+        types += 1;
+    }
+    assert_eq!(types, 17);
+}
+
 /// What the device's preferences send to kernels for codes has one, whatever the weights' type and row length.
 #[test]
 fn preferred_codes_have_kernels() {
