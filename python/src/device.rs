@@ -101,10 +101,9 @@ fn open_new(name: &str) -> hologram_core::Result<Executor> {
 /// The precision of products of `f32` on NVIDIA GPUs, "exact" or "tf32", before they are used.
 #[pyfunction]
 pub fn set_float32_precision(name: &str) -> Result<()> {
-    let precision = match name {
-        "exact" => Precision::Exact,
-        "tf32" => Precision::Tf32,
-        other => return crate::error::value(format!("the precision is {other:?}, but must be \"exact\" or \"tf32\"")),
+    let Some(precision) = Precision::from_name(name) else {
+        let names = Precision::ALL.map(|precision| format!("{:?}", precision.name())).join(" or ");
+        return crate::error::value(format!("the precision is {name:?}, but must be {names}"));
     };
     let open = lock(&OPEN);
     let mut names = open.iter().flatten().map(|(name, _)| name);

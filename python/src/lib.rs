@@ -2,6 +2,7 @@
 //! public names on it.
 
 mod buffer;
+mod creation;
 mod device;
 mod dlpack;
 mod dtype;
@@ -13,6 +14,7 @@ mod layers;
 mod linalg;
 mod llm;
 mod ops;
+mod products;
 mod reduce;
 mod tape;
 mod tensor;
@@ -63,7 +65,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         files::load_safetensors,
         files::save_npy,
         files::save_safetensors,
-        ops::arange,
+        creation::arange,
         ops::arg_max,
         ops::arg_min,
         ops::arg_sort,
@@ -80,17 +82,17 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ops::cumsum,
         ops::elementwise,
         ops::detach,
-        ops::full,
+        creation::full,
         ops::gather,
         ops::layer_norm,
         ops::log_softmax,
         layers::loss,
-        ops::matmul,
+        products::matmul,
         ops::nonzero,
         ops::pad,
         ops::permute,
         ops::promote_types,
-        ops::random,
+        creation::random,
         reduce::reduce,
         ops::reshape,
         ops::rms_norm,

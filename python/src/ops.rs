@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use hologram_core::ops::Reduction;
-use hologram_core::{CoreError, DType, Dim, Executor, Graph, NodeId, Tensor};
+use hologram_core::{CoreError, DType, Dim, Graph, NodeId, Tensor};
 use hologram_isa::Type;
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-use crate::device;
+use crate::creation::made;
 use crate::dtype::{self, Wanted, kind, promoted};
 use crate::error::{Result, value, wrong_type};
+use crate::products::matmul;
 use crate::tape;
 use crate::tensor::{Inner, PyTensor, scalar};
 use crate::wait::{interruptible, is_long, of_sorting, worked};
 
-type Core = hologram_core::Result<Tensor>;
+pub type Core = hologram_core::Result<Tensor>;
 
 /// Which types an operation computes with.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+pub enum Kind {
     /// Floats; integers become floats.
     Float,
     /// Numbers; `bool` is rejected.
@@ -37,7 +37,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn check(self, name: &str, ty: Type) -> Result<()> {
+    pub fn check(self, name: &str, ty: Type) -> Result<()> {
         let fits = match self {
             Kind::Any | Kind::Float => true,
             Kind::Wide => kind(ty) != 'f' || dtype::size(ty) >= 4,
@@ -124,7 +124,7 @@ tables! {
 }
 
 /// A graph value in another type, if it has another.
-fn converted(g: &mut Graph, x: NodeId, to: Option<Type>) -> hologram_core::Result<NodeId> {
+pub fn converted(g: &mut Graph, x: NodeId, to: Option<Type>) -> hologram_core::Result<NodeId> {
     match to {
         Some(ty) => g.cast(x, ty),
         None => Ok(x),
@@ -316,7 +316,7 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
     Ok(result)
 }
 
-fn x_type(x: &Tensor) -> Type {
+pub fn x_type(x: &Tensor) -> Type {
     if let DType::Plain(ty) = x.dtype() { ty } else { Type::F32 }
 }
 
@@ -433,106 +433,14 @@ fn operator(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAn
     }
 }
 
-/// The matrix product of the last two dimensions.
-#[pyfunction]
-pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
-    let (x, y) = (a.get()?, b.get()?);
-    let Some(ty) = promoted(x.ty(), y.ty()) else {
-        return wrong_type(format!("matmul: {} and {} have no common type", dtype::name(x.ty()), dtype::name(y.ty())));
-    };
-    Kind::Number.check("matmul", ty)?;
-    if x.tensor.shape().is_empty() || y.tensor.shape().is_empty() {
-        return value("matmul takes matrices and vectors, not a tensor without dimensions");
-    }
-    let (left, right) = (x.tensor.clone(), y.tensor.clone());
-    let columns = right.shape().last().copied().unwrap_or(1);
-    let steps = elements(&left).saturating_mul(if right.shape().len() > 1 { columns } else { 1 });
-    let result = worked(py, x.on_host(), steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
-    let result = x.beside(result?);
-    let emit = tape::emit(|| {
-        let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));
-        let shapes = [&x, &y].map(|x| x.tensor.shape().to_vec());
-        Arc::new(move |g, v| {
-            let both = [converted(g, v[0], to[0])?, converted(g, v[1], to[1])?];
-            product_in_graph(g, both, &shapes, ty)
-        })
-    });
-    tape::record(emit, &[x, y], &result);
-    Ok(result)
-}
-
 /// The number of elements.
 pub fn elements(x: &Tensor) -> usize {
     product(x.shape())
 }
 
 /// The product of sizes, or the greatest number if it is greater.
-fn product(sizes: &[usize]) -> usize {
+pub fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |product, size| product.saturating_mul(*size))
-}
-
-/// The matrix product of any numbers: of integers as sums of products, in their type.
-fn integer_matmul(a: &Tensor, b: &Tensor) -> Core {
-    if kind(x_type(a)) == 'f' {
-        return a.matmul(b);
-    }
-    if b.shape().len() == 1 {
-        let column = b.reshape(&[b.shape()[0], 1])?;
-        return integer_matmul(a, &column)?.squeeze(-1);
-    }
-    if a.shape().len() == 1 {
-        let row = a.reshape(&[1, a.shape()[0]])?;
-        return integer_matmul(&row, b)?.squeeze(-2);
-    }
-    if a.shape().is_empty() || b.shape().is_empty() {
-        return Err(CoreError::Tensor("matmul takes at least one dimension".into()));
-    }
-    let (inner_a, inner_b) = (a.shape()[a.shape().len() - 1], b.shape()[b.shape().len() - 2]);
-    if inner_a != inner_b {
-        return Err(CoreError::Tensor(format!("matmul: the inner sizes {inner_a} and {inner_b} differ")));
-    }
-    a.unsqueeze(-1)?.mul(b.unsqueeze(-3)?)?.sum(-2)?.cast(x_type(a))
-}
-
-/// The matrix product of two values of one type and these shapes, as `matmul` computes it.
-fn product_in_graph(
-    g: &mut Graph,
-    [mut a, mut b]: [NodeId; 2],
-    [left, right]: &[Vec<usize>; 2],
-    ty: Type,
-) -> hologram_core::Result<NodeId> {
-    if let [n] = **left {
-        a = g.reshape(a, &tape::fixed(&[1, n]))?;
-    }
-    if let [n] = **right {
-        b = g.reshape(b, &tape::fixed(&[n, 1]))?;
-    }
-    let mut product = if kind(ty) == 'f' {
-        g.matmul(a, b)?
-    } else {
-        let wide = if kind(ty) == 'u' { Type::U64 } else { Type::I64 };
-        let (a, b) = (g.cast(a, wide)?, g.cast(b, wide)?);
-        let (mut rows, mut columns) = (g.type_of(a)?.shape.clone(), g.type_of(b)?.shape.clone());
-        rows.push(Dim::Fixed(1));
-        columns.insert(columns.len().saturating_sub(2), Dim::Fixed(1));
-        let (a, b) = (g.reshape(a, &rows)?, g.reshape(b, &columns)?);
-        let products = g.mul(a, b)?;
-        let dim = g.type_of(products)?.shape.len() - 2;
-        let sum = g.reduce(products, Reduction::Sum, dim)?;
-        g.cast(sum, ty)?
-    };
-    // A vector on the left has no rows, one on the right no columns.
-    let mut shape = g.type_of(product)?.shape.clone();
-    if right.len() == 1 {
-        shape.pop();
-    }
-    if left.len() == 1 {
-        shape.remove(shape.len() - if right.len() == 1 { 1 } else { 2 });
-    }
-    if left.len() == 1 || right.len() == 1 {
-        product = g.reshape(product, &shape)?;
-    }
-    Ok(product)
 }
 
 /// Steps of a function on a tensor; views take none.
@@ -694,70 +602,6 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
     });
     tape::record(emit, &all, &result);
     Ok(result)
-}
-
-/// Makes a tensor on a device.
-fn made(
-    py: Python<'_>,
-    device: Option<&Bound<'_, PyAny>>,
-    elements: usize,
-    make: impl FnOnce(&Executor) -> Core + Send + 'static,
-) -> Result<PyTensor> {
-    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-    let tensor = worked(py, device::is_host(&name), elements, move || make(&executor))?;
-    Ok(PyTensor::new(tensor?, name.into()))
-}
-
-/// A tensor in which every element is a Python number.
-#[pyfunction]
-#[pyo3(signature = (shape, number, dtype, device=None))]
-pub fn full(
-    py: Python<'_>,
-    shape: Vec<usize>,
-    number: &Bound<'_, PyAny>,
-    dtype: Wanted,
-    device: Option<&Bound<'_, PyAny>>,
-) -> Result<PyTensor> {
-    let (word, n) = crate::tensor::encode(number, dtype.0)?;
-    made(py, device, product(&shape), move |executor| {
-        let one = Tensor::from_bytes(executor, DType::Plain(dtype.0), &[], &word[..n])?;
-        if shape.contains(&0) {
-            return Tensor::empty(executor, DType::Plain(dtype.0), &shape);
-        }
-        one.broadcast_to(&shape)?.contiguous()
-    })
-}
-
-/// `start + i·step` for each `i` below `len`.
-#[pyfunction]
-#[pyo3(signature = (start, step, len, dtype, device=None))]
-pub fn arange(
-    py: Python<'_>,
-    start: f64,
-    step: f64,
-    len: usize,
-    dtype: Wanted,
-    device: Option<&Bound<'_, PyAny>>,
-) -> Result<PyTensor> {
-    made(py, device, len, move |executor| Tensor::arange(executor, dtype.0, start, step, len))
-}
-
-/// Uniform or normal random numbers.
-#[pyfunction]
-#[pyo3(signature = (normal, shape, dtype, seed, counter, device=None))]
-pub fn random(
-    py: Python<'_>,
-    normal: bool,
-    shape: Vec<usize>,
-    dtype: Wanted,
-    seed: u64,
-    counter: u64,
-    device: Option<&Bound<'_, PyAny>>,
-) -> Result<PyTensor> {
-    made(py, device, product(&shape), move |executor| match normal {
-        true => Tensor::random_normal(executor, dtype.0, &shape, seed, counter),
-        false => Tensor::random_uniform(executor, dtype.0, &shape, seed, counter),
-    })
 }
 
 /// A copy on a device, or the tensor itself if it is there.

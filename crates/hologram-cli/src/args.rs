@@ -19,8 +19,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use hologram_backends::{BackendError, BackendType, OpenOptions};
+use hologram_backends::{BackendError, BackendType, OpenOptions, Precision};
 
 pub use bench::{BenchArgs, BenchCommand, BenchOpsArgs};
 pub use constraint::ConstraintArgs;
@@ -117,15 +118,14 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     pub gpu_memory: Option<u64>,
     /// Products of F32 weights: exact, or tf32, which rounds to 11 bits and is faster on NVIDIA GPUs
-    #[arg(long, value_enum, default_value = "exact", value_name = "P")]
+    #[arg(long, value_parser = precision(), default_value = "exact", value_name = "P")]
     pub precision: Precision,
 }
 
-/// The precision of products of `f32` matrices.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Precision {
-    Exact,
-    Tf32,
+/// The parser of a precision.
+fn precision() -> impl TypedValueParser<Value = Precision> {
+    let known = |name: String| Precision::from_name(&name).ok_or("is no precision");
+    PossibleValuesParser::new(Precision::ALL.map(Precision::name)).try_map(known)
 }
 
 /// A number of threads; `None` is the default.
@@ -261,10 +261,7 @@ impl DeviceArgs {
         let options = OpenOptions {
             threads: self.threads().map(|n| n as usize),
             memory_cap: self.gpu_memory,
-            precision: match self.precision {
-                Precision::Exact => hologram_backends::Precision::Exact,
-                Precision::Tf32 => hologram_backends::Precision::Tf32,
-            },
+            precision: self.precision,
         };
         let opened = hologram_backends::open_with(&self.device, &options);
         let (backend, note) = match opened {

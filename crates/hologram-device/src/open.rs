@@ -30,6 +30,24 @@ pub enum Precision {
     Tf32,
 }
 
+impl Precision {
+    /// All precisions.
+    pub const ALL: [Precision; 2] = [Precision::Exact, Precision::Tf32];
+
+    /// The name, as users write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::Exact => "exact",
+            Precision::Tf32 => "tf32",
+        }
+    }
+
+    /// The precision of a name.
+    pub fn from_name(name: &str) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|precision| precision.name() == name)
+    }
+}
+
 /// A kind of device, implemented by the device's crate for code that opens devices by name.
 pub trait DeviceKind: Sync {
     /// The kind; its name opens a device of it.

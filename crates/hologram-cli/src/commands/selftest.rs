@@ -4,11 +4,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use hologram_backends::{BackendType, compare};
+use hologram_backends::{BackendType, Precision, compare};
 use hologram_core::conformance;
 use serde_json::json;
 
-use crate::args::{Precision, SelftestArgs, usage};
+use crate::args::{SelftestArgs, usage};
 use crate::status::status;
 
 /// Default number of random programs. After [`TIME`] no more than [`LEAST_PROGRAMS`] run, because a GPU's driver

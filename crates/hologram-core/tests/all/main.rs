@@ -19,6 +19,7 @@ mod functions;
 mod gradients;
 mod graph;
 mod groups;
+mod long_attention;
 mod own_programs;
 mod pointers;
 mod streaming;

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use hologram_backends::{BackendType, Binding, CeilingKind, CommandList, Launch, LaunchConfig};
+use hologram_backends::{BackendType, Binding, CeilingKind, CommandList, Launch, LaunchConfig, Precision};
 use hologram_core::{CompileOptions, Executor, Graph, Plan, Tensor};
 use hologram_isa::{Access, Builder, Type};
 use serde_json::json;
@@ -16,7 +16,7 @@ use serde_json::json;
 use self::cases::{Case, Cases, NAMES, SWEPT, Sizes};
 use super::bench_tests::median;
 use super::devices::workers;
-use crate::args::{BenchOpsArgs, Precision, usage};
+use crate::args::{BenchOpsArgs, usage};
 use crate::text::shown;
 
 /// Minimum duration of a sample.
