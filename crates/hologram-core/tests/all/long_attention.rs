@@ -25,7 +25,7 @@ fn cache(format: DType, rows: usize) -> Vec<u8> {
             (DType::F8, _) => of_view.iter_mut().for_each(|b| *b = (next() >> 9) as u8 & 0xbf),
             (_, true) => of_view.chunks_exact_mut(2).for_each(|b| {
                 let v = next();
-                b.copy_from_slice(&[(v >> 8) as u8, (v >> 16) as u8 & 0x83 | 0x20 + (v >> 24) as u8 % 7 * 4]);
+                b.copy_from_slice(&[(v >> 8) as u8, (v >> 16) as u8 & 0x83 | (0x20 + (v >> 24) as u8 % 7 * 4)]);
             }),
             (_, false) => of_view.chunks_exact_mut(2).for_each(|b| {
                 let v = next();
