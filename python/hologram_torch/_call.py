@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +53,21 @@ def _works_in_memory_of(device: str, own: str) -> bool:
 
 def _upload(tensor: torch.Tensor, device: str) -> Any:
     return hg.from_dlpack(tensor.detach().contiguous()).to_device(device)
+
+
+@functools.cache
+def _openmp() -> int:
+    """The address of the function by which torch's OpenMP runtime runs something on its threads; 0 without one.
+
+    Those threads wait busily after torch's work, beside which workers of our own would get half of a processor.
+    """
+    if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
+        return 0
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 class Callable:
@@ -127,7 +145,7 @@ class Callable:
             translation.compiled.call(tensors, results, stream)
         else:
             results = [_empty_strided_cpu(r.size, r.strides, r.dtype) for r in translation.results]
-            translation.compiled.call(tensors, results)
+            translation.compiled.call(tensors, results, None, (_openmp(), torch.get_num_threads()))
         return results
 
     def _run_copies(self, translation: Translation, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -247,11 +247,14 @@ class Graph:
             numbers = [self.native.concat(numbers[i : i + _MAX_PARTS], dim) for i in range(0, len(numbers), _MAX_PARTS)]
         return Value(self, numbers[0])
 
-    def matmul(self, a: Value, b: Value) -> Value:
-        """The product of matrices. Of a swapped view the matrix itself is read."""
+    def matmul(self, a: Value, b: Value, bias: Value | None = None) -> Value:
+        """The product of matrices, plus a bias for each column. Of a swapped view the matrix itself is read."""
         sides = [v.swapped if v.swapped is not None else v for v in (a, b)]
         swapped = [v.swapped is not None for v in (a, b)]
-        return Value(self, self.native.matmul(sides[0].number, sides[1].number, *swapped))
+        left, right = (side.number for side in sides)
+        if bias is not None:
+            return Value(self, self.native.matmul_bias(left, right, bias.number, *swapped))
+        return Value(self, self.native.matmul(left, right, *swapped))
 
     def scatter(self, x: Value, dim: int, indices: Value, updates: Value, add: bool) -> Value:
         """Elements along a dimension replaced by, or added to, updates at indices: one index per update or slice."""

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use hologram_backends::cpu::OpenMp;
 use hologram_core::ops::{Conv2dOptions, MatmulOptions, Reduction};
 use hologram_core::{DType, Dim, Executor, ForeignPointer, Function, Graph, NodeId, Tensor, TensorAttention};
 use hologram_isa::Type;
@@ -155,6 +156,10 @@ methods! {
     matmul(a, b; transpose_a: bool, transpose_b: bool) |g, v| {
         g.batch_matmul(v[0], v[1], &MatmulOptions { transpose_a, transpose_b, ..MatmulOptions::default() })
     };
+    matmul_bias(a, b, bias; transpose_a: bool, transpose_b: bool) |g, v| {
+        let bias = Some(v[2]);
+        g.batch_matmul(v[0], v[1], &MatmulOptions { transpose_a, transpose_b, bias, ..MatmulOptions::default() })
+    };
     flash_attention(q, k, v; scale: f64, causal: bool)
         |g, v| g.flash_attention(v[0], v[1], v[2], &TensorAttention { scale: Some(scale), causal });
     flash_attention_sums(q, k; scale: f64, causal: bool)
@@ -288,14 +293,16 @@ impl PyCompiled {
 impl PyCompiled {
     /// Runs on torch tensors: results go to the memory of the tensors `results`, which are row-major at multiples of 64
     /// bytes. Types and shapes are those of the graph, which the caller has checked, and all tensors lie on its device.
-    /// On a GPU `stream` is torch's stream: the work comes after what was queued there, and before what will be.
-    #[pyo3(signature = (arguments, results, stream=None))]
+    /// On a GPU `stream` is torch's stream: the work comes after what was queued there, and before what will be. On the
+    /// CPU `openmp` lends the threads of torch's OpenMP runtime: the address of its `GOMP_parallel`, and their number.
+    #[pyo3(signature = (arguments, results, stream=None, openmp=None))]
     fn call(
         &self,
         py: Python<'_>,
         arguments: &Bound<'_, PyList>,
         results: &Bound<'_, PyList>,
         stream: Option<u64>,
+        openmp: Option<(usize, usize)>,
     ) -> Result<()> {
         device::alive(self.generation)?;
         if arguments.len() != self.arguments.len() || results.len() != self.results.len() {
@@ -311,7 +318,12 @@ impl PyCompiled {
             unsafe { place.at(&self.executor, address, &self.nobody, true) }
         });
         let into = into.collect::<Result<Vec<_>>>()?;
-        py.detach(|| self.run(&tensors, &into, stream))
+        // SAFETY: the caller found the address by the function's name in the runtime that torch has loaded.
+        let openmp = openmp.and_then(|(parallel, threads)| unsafe { OpenMp::new(parallel, threads) });
+        py.detach(|| match openmp {
+            Some(openmp) => openmp.lend(|| self.run(&tensors, &into, stream)),
+            None => self.run(&tensors, &into, stream),
+        })
     }
 
     /// Runs on tensors of this package; the results are new ones.

@@ -34,6 +34,7 @@ pub(crate) mod features;
 pub(crate) mod kernel;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a line of vector code has one reason for its accesses")]
 pub(crate) mod native;
+mod openmp;
 mod pool;
 #[cfg(feature = "testing")]
 pub(crate) mod queue_tests;
@@ -46,3 +47,4 @@ pub mod tests;
 
 pub use backend::{Cpu, CpuBackend, CpuOptions};
 pub use features::InstructionSet;
+pub use openmp::OpenMp;

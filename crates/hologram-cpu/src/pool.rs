@@ -10,13 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::openmp::OpenMp;
+
 /// The time that an idle worker spins for the next job before it sleeps.
 const IDLE_SPIN: Duration = Duration::from_micros(80);
 /// Spins at the end of a phase before the thread yields its core to others.
 const BARRIER_SPINS: u32 = 4000;
 
 /// The closure of a job: called once on each worker that takes part, with its index.
-type Job<'a> = dyn Fn(usize) + Sync + 'a;
+pub(crate) type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Keeps a value on its own cache lines.
 #[derive(Default)]
@@ -151,11 +153,15 @@ impl Workers {
         self.handles.len() + 1
     }
 
-    /// Runs `job` here and on every worker that comes in time; returns when nobody runs it any more. So the job must be
-    /// complete when it returns on this thread, whichever workers take part, and must not unwind on a spawned worker.
+    /// Runs `job` here and on every worker that comes in time, or on threads that are lent to this one ([`OpenMp`]);
+    /// returns when nobody runs it any more. So the job must be complete when it returns on this thread, whichever workers
+    /// take part, and must not unwind on another.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         if self.handles.is_empty() {
             return job(0);
+        }
+        if let Some(openmp) = OpenMp::current() {
+            return openmp.run(self.count(), job);
         }
         /// Waits for the workers even when the job unwinds on this thread, because they hold a reference to it.
         struct Finish<'a>(&'a Shared);

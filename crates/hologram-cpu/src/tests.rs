@@ -21,7 +21,7 @@ macro_rules! with_tests {
             }
             cast = native::cast::tests { rounds_to_nearest_even }
             copy = native::copy::tests { copies_every_byte_and_no_other }
-            elementwise = native::elementwise::tests { agrees_with_the_definition non_temporal_stores_give_the_same }
+            elementwise = native::elementwise::tests { operands_repeat agrees_with_the_definition non_temporal_stores_give_the_same }
             gather = native::gather::tests { decodes_rows_of_every_format }
             kv_append = native::kv_append::tests { stores_each_head_in_its_slot }
             matmul = native::matmul::tests {
@@ -39,6 +39,7 @@ macro_rules! with_tests {
             simd = native::simd::tests { powers_are_within_two_ulp }
             softmax = native::softmax::tests { agrees_with_the_definition an_earlier_row_is_stored_meanwhile }
             sort = native::sort::tests { lines_are_sorted_stably }
+            openmp = openmp::tests { lent_threads_do_the_work }
             pool = pool::tests { every_phase_sees_all_of_the_phases_before a_failure_ends_the_job_after_its_phase }
             queue_tests = queue_tests {
                 workers_divide_phases_and_meet_between_them a_profile_runs_every_launch_once

@@ -25,6 +25,8 @@ def _scaled(x: Value, factor: float) -> Value:
 
 @lower("addmm.default", "baddbmm.default")
 def addmm(c: Context, bias: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+    if alpha == beta == 1 and tuple(bias.shape) == (b.shape[-1],) and a.dtype.is_floating_point:
+        return c.graph.matmul(a, b, bias)
     product = _scaled(c.graph.matmul(a, b), alpha)
     return product + _scaled(bias, beta) if beta else product
 
