@@ -14,6 +14,9 @@ use crate::ops::{Kernel, Launchable, TensorArg};
 /// The most threads per workgroup if each thread has one element, and if each has four.
 const THREADS: u32 = 256;
 const THREADS_OF_FOUR: u32 = 128;
+/// The fewest columns of rows that have workgroups of their own, and the most threads of those.
+const LEAST_COLUMNS: u32 = 64;
+const THREADS_OF_ROW: u32 = 512;
 /// Rows and fours of a row in a workgroup's square of the output, and in a subgroup's, where an operand's neighbours lie
 /// in other rows. A subgroup then reads and writes whole runs of 32 bytes or more of both.
 const SQUARE: [u32; 2] = [32, 4];
@@ -54,15 +57,19 @@ fn build(
     let (each, most) = if per_thread == 4 { (4, THREADS_OF_FOUR) } else { (1, THREADS) };
     // A small tensor has small workgroups: the CPU computes all threads of one, with elements or without.
     let needed = max.div_ceil(each).next_multiple_of(SUBGROUP_SIZE as usize).max(SUBGROUP_SIZE as usize);
-    let threads = most.min(u32::try_from(needed).unwrap_or(most));
+    let map = |(i, input): (usize, &TensorSpec)| {
+        IndexMap::of(&spec.output.shape, &input.shape, layouts.get(i).copied().flatten())
+    };
+    let maps: Vec<IndexMap> = spec.inputs.iter().enumerate().map(map).collect();
+    let columns = in_rows(&maps).filter(|_| per_thread == 1);
+    let threads = match columns {
+        Some(columns) => columns.div_ceil(columns.div_ceil(THREADS_OF_ROW)).next_multiple_of(SUBGROUP_SIZE),
+        None => most.min(u32::try_from(needed).unwrap_or(most)),
+    };
     let mut k = Kernel::new(spec, threads);
     let total = k.elements(&spec.output);
-    let operand = |(i, arg): (usize, &TensorArg)| Operand {
-        map: IndexMap::of(&spec.output.shape, &arg.spec.shape, layouts.get(i).copied().flatten()),
-        arg: arg.clone(),
-        raw,
-    };
-    let operands: Vec<Operand> = k.inputs.iter().enumerate().map(operand).collect();
+    let operand = |(map, arg): (IndexMap, &TensorArg)| Operand { map, arg: arg.clone(), raw };
+    let operands: Vec<Operand> = maps.into_iter().zip(&k.inputs).map(operand).collect();
     let output = k.output.clone();
     let emitted = Cell::new(true);
     let value = |b: &mut Builder, args: &[Value]| {
@@ -111,6 +118,27 @@ fn build(
         k.b.if_(in_row, |b| b.if_(in_output, |b| each_of_four(b, first)));
         return finish(spec, k, emitted.get(), (max / columns as usize).div_ceil(SQUARE[0] as usize) * across as usize);
     }
+    if let Some(columns) = columns {
+        // A workgroup has a part of a row: its threads have the row in common, and neighbouring columns.
+        let across = columns.div_ceil(threads);
+        let (group, thread) = (k.b.builtin(Opcode::GroupX), k.b.builtin(Opcode::ThreadX));
+        let row = divide(&mut k.b, group, across);
+        let before = k.b.mul(row, across);
+        let part = k.b.sub(group, before);
+        let first = k.b.mul(part, threads);
+        let column = k.b.add(first, thread);
+        let start = k.b.mul(row, columns);
+        let i = k.b.add(start, first);
+        let i = k.b.add(i, thread);
+        let store = |b: &mut Builder| {
+            let args: Vec<Value> = operands.iter().map(|o| o.load_in_row(b, i, row, column, columns)).collect();
+            let value = value(b, &args);
+            output.store(b, i, value);
+        };
+        let (in_row, in_output) = (k.b.lt(column, columns), k.b.lt(i, total));
+        k.b.if_(in_row, |b| b.if_(in_output, store));
+        return finish(spec, k, emitted.get(), max.div_ceil(columns as usize) * across as usize);
+    }
     let t = k.b.global_x();
     if per_thread == 4 {
         // A thread has elements 4·t to 4·t + 3; the thread after the last whole four has the remainder.
@@ -147,6 +175,22 @@ fn turned(output: &TensorSpec, operands: &[Operand]) -> Option<u32> {
     })?;
     let enough = columns >= 4 * fours && max / columns as usize >= rows as usize;
     (enough && columns.is_multiple_of(4)).then_some(columns)
+}
+
+/// The columns of the output's rows, if operands are easier to find by row and column than by one index: each has one
+/// stride along a row. `None` where rows would be short.
+fn in_rows(operands: &[IndexMap]) -> Option<u32> {
+    let parts = || operands.iter().filter(|map| !map.is_identity()).flat_map(|map| &map.parts);
+    // The sizes at which an operand's stride changes.
+    let columns = parts().flat_map(|p| [Some(p.inner), p.size.map(|n| p.inner.saturating_mul(n))]).flatten();
+    let fits = |columns: &u32| {
+        parts().all(|p| match p.size {
+            _ if p.inner.is_multiple_of(*columns) => true,
+            None => p.inner == 1,
+            Some(n) => p.inner == 1 && n.is_multiple_of(*columns),
+        })
+    };
+    columns.filter(|n| *n >= LEAST_COLUMNS && fits(n)).max()
 }
 
 /// An operand and where its elements lie.
@@ -186,6 +230,30 @@ impl Operand {
         }
     }
 
+    /// The operand's element for element `i` of the output, in a row and column of [`in_rows`].
+    fn load_in_row(&self, b: &mut Builder, i: Value, row: Value, column: Value, columns: u32) -> Value {
+        if self.map.is_identity() {
+            return self.at(b, i);
+        }
+        let mut sum: Option<Value> = None;
+        for part in self.map.parts.iter().filter(|p| p.stride > 0) {
+            let along = !part.inner.is_multiple_of(columns);
+            // A row's first element.
+            let mut of_row = if along { b.mul(row, columns) } else { divide(b, row, part.inner / columns) };
+            if let Some(n) = part.size {
+                let whole = divide(b, of_row, n);
+                let whole = b.mul(whole, n);
+                of_row = b.sub(of_row, whole);
+            }
+            for index in [Some(of_row), along.then_some(column)].into_iter().flatten() {
+                let index = if part.stride > 1 { b.mul(index, part.stride) } else { index };
+                sum = Some(sum.map_or(index, |sum| b.add(sum, index)));
+            }
+        }
+        let at = self.moved(b, sum);
+        self.at(b, at)
+    }
+
     fn at(&self, b: &mut Builder, at: Value) -> Value {
         let value = b.load(self.arg.views[0], at);
         match self.arg.spec.format {
@@ -216,6 +284,11 @@ impl Operand {
                 None => at,
             });
         }
+        self.moved(b, sum)
+    }
+
+    /// A sum of the map's parts and its offset.
+    fn moved(&self, b: &mut Builder, sum: Option<Value>) -> Value {
         match sum {
             Some(sum) if self.map.offset > 0 => b.add(sum, self.map.offset),
             Some(sum) => sum,
@@ -261,7 +334,7 @@ mod tests {
     #[test]
     fn four_elements_a_thread_give_what_one_gives() {
         let (fixed, rows) = (Extent::Fixed, Extent::step(0, 5));
-        for width in [1, 3, 4, 8, 33, 257] {
+        for width in [1, 3, 4, 8, 33, 64, 257, 384] {
             for actual in [0, 1, 3, 5] {
                 let shape = [rows, fixed(width)];
                 for repeated in [&shape[..], &shape[1..], &[rows, fixed(1)], &[fixed(1), fixed(1)], &[]] {
