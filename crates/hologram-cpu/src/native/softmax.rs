@@ -91,6 +91,9 @@ impl Softmax {
         // A row with non-temporal stores is stored while the next one is computed.
         let mut unscaled: Option<&mut [E]> = None;
         self.rows.map::<E>(args, 1, worker, |Mapped { row, out, non_temporal }| {
+            if short_row(self.isa, row.x, out, non_temporal) {
+                return;
+            }
             exp_row(self.isa, row.x, row.next, &mut exponentials, unscaled.take());
             if non_temporal {
                 unscaled = Some(out);
@@ -205,6 +208,36 @@ fn block<S: Simd, E: Element>(s: S, x: &[E], at: usize) -> [S::V; CHAINS] {
 }
 
 simd_entry! {
+    /// The result of a row of at most one block, which stays in registers; `false` for longer rows.
+    fn short_row<E: Element>(x: &[E], out: &mut [E], non_temporal: bool) -> bool = short_row_with
+}
+
+#[inline(always)]
+fn short_row_with<S: Simd, E: Element>(s: S, x: &[E], out: &mut [E], non_temporal: bool) -> bool {
+    let step = CHAINS * S::LANES;
+    if x.len() > step || x.len() != out.len() {
+        return false;
+    }
+    let mut sum = Sum::new(s);
+    let exps = sum.add(s, block(s, x, 0));
+    let total = s.splat(1.0 / sum.total(s));
+    if x.len() == step {
+        for (i, exp) in exps.into_iter().enumerate() {
+            // SAFETY: the vector lies in the row.
+            unsafe { E::store(s, out.as_mut_ptr().add(i * S::LANES), s.mul(exp, total), non_temporal) };
+        }
+        return true;
+    }
+    let mut row = [0.0; BLOCK];
+    for (i, exp) in exps.into_iter().enumerate() {
+        // SAFETY: a block has at most BLOCK elements.
+        unsafe { s.store(row.as_mut_ptr().add(i * S::LANES), s.mul(exp, total)) };
+    }
+    out.iter_mut().zip(row).for_each(|(y, exp)| *y = E::nearest(exp));
+    true
+}
+
+simd_entry! {
     /// Sets the exponentials and the factors of a row. Meanwhile prefetches the row at `next`, and stores the row that
     /// `to` held before, which is as long and of whole vectors, with non-temporal stores.
     fn exp_row<E: Element>(x: &[E], next: *const E, to: &mut Exponentials<'_>, earlier: Option<&mut [E]>) = exp_row_with
@@ -315,7 +348,9 @@ pub(crate) mod tests {
     use hologram_device::{Extent, TensorSpec};
 
     pub(crate) fn agrees_with_the_definition() {
-        for (rows, d, workers) in [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (2, 20_000, 2)] {
+        for (rows, d, workers) in
+            [(1u32, 1, 1), (3, 8192, 2), (0, 7, 1), (5, 257, 3), (6, 64, 2), (6, 50, 1), (2, 20_000, 2)]
+        {
             let x = TensorSpec { format: DType::F32, shape: vec![Extent::step(0, 6), Extent::Fixed(d)] };
             let op = Operation::Softmax { log: false, axis: 1 };
             let spec = KernelSpec { op, inputs: vec![x.clone()], output: x.clone(), in_place: None };
