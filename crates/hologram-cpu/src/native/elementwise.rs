@@ -1,6 +1,6 @@
 //! Elementwise operations on whole tensors of the same shape: the memory-bound arithmetic, and the gates of
-//! feed-forward networks. They equal the operations' programs to the bit. Other operations, and broadcast operands, are
-//! left to the programs.
+//! feed-forward networks; sums, differences, products and quotients of `f32` also with an operand that repeats along the
+//! rows or within them. They equal the operations' programs to the bit. Other operations are left to the programs.
 
 use std::sync::Arc;
 
@@ -55,6 +55,26 @@ struct Elementwise {
     uses_step: bool,
 }
 
+/// How an operand of rows repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// Not at all.
+    Never,
+    /// It is a row, which all rows have.
+    Rows,
+    /// It has an element per row.
+    Columns,
+}
+
+/// An operation of two tensors of `f32`, of which one at least repeats.
+struct Repeated {
+    isa: Isa,
+    apply: fn(Isa, &[f32], &[f32], &mut [f32], bool),
+    repeats: [Repeat; 2],
+    columns: usize,
+    len: usize,
+}
+
 /// The native kernel for an operation of the table; `None` for any other spec.
 pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn NativeKernel>> {
     let apply = apply(&spec.op)?;
@@ -62,6 +82,9 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
         Apply::One(_) => 1,
         Apply::Two(_) => 2,
     };
+    if let Some(repeated) = repeated(spec, apply, features) {
+        return Some(Arc::new(repeated));
+    }
     let served = spec.in_place.is_none()
         && spec.inputs.len() == operands
         && spec.inputs.iter().all(|t| *t == spec.output)
@@ -70,6 +93,92 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let kernel =
         || Elementwise { isa: Isa::widest(features), apply, shape: spec.output.clone(), uses_step: spec.uses_step() };
     served.then(|| Arc::new(kernel()) as Arc<dyn NativeKernel>)
+}
+
+/// The kernel for operands that repeat, if they do so along whole rows of one length.
+fn repeated(spec: &KernelSpec, apply: Apply, features: Features) -> Option<Repeated> {
+    use hologram_device::Elementwise as E;
+    let (Apply::Two(apply), [a, b]) = (apply, spec.inputs.as_slice()) else { return None };
+    let arithmetic = matches!(spec.op, Operation::Elementwise(E::Add | E::Sub | E::Mul | E::Div));
+    let all = [a, b, &spec.output];
+    let served = arithmetic && spec.in_place.is_none() && all.iter().all(|t| t.format == DType::F32);
+    if !served || spec.uses_step() || (*a == spec.output && *b == spec.output) {
+        return None;
+    }
+    let sizes = |t: &TensorSpec| t.shape.iter().map(|e| e.max()).collect::<Vec<_>>();
+    let out = sizes(&spec.output);
+    let len: usize = out.iter().product();
+    // Rows are the last dimensions of the output, as many as make every operand whole, a row, or an element per row.
+    (0..out.len()).find_map(|d| {
+        let (rows, columns): (usize, usize) = (out[..d].iter().product(), out[d..].iter().product());
+        let repeat = |t: &TensorSpec| {
+            let own = sizes(t);
+            let missing = out.len() - own.len();
+            let size = |i: usize| if i < missing { 1 } else { own[i - missing] };
+            let fits = |dims: std::ops::Range<usize>, whole: bool| {
+                dims.into_iter().all(|i| size(i) == if whole { out[i] } else { 1 })
+            };
+            match (fits(0..d, true), fits(d..out.len(), true)) {
+                (true, true) => Some(Repeat::Never),
+                (true, false) => fits(d..out.len(), false).then_some(Repeat::Columns),
+                (false, true) => fits(0..d, false).then_some(Repeat::Rows),
+                _ => None,
+            }
+        };
+        let repeats = [repeat(a)?, repeat(b)?];
+        let enough = columns >= LEAST_COLUMNS && rows > 0;
+        enough.then_some(Repeated { isa: Isa::widest(features), apply, repeats, columns, len })
+    })
+}
+
+/// The fewest columns of rows for which a call each pays.
+const LEAST_COLUMNS: usize = 16;
+
+impl NativeKernel for Repeated {
+    fn run(&self, _phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
+        /// An operand's element per row, as a part of the row.
+        #[repr(align(64))]
+        struct Part([f32; PIECE]);
+        let (len, columns) = (self.len, self.columns);
+        let rows = len / columns;
+        let elements = self.repeats.map(|repeat| match repeat {
+            Repeat::Never => len,
+            Repeat::Rows => columns,
+            Repeat::Columns => rows,
+        });
+        let operands = [input::<f32>(args, 0, elements[0])?, input::<f32>(args, 1, elements[1])?];
+        room::<f32>(args, 2, len)?;
+        let out = args.output::<f32>(2);
+        let non_temporal = is_non_temporal(args.raw(2), len * 4) && columns.is_multiple_of(16);
+        let mut parts = [Part([0.0; PIECE]), Part([0.0; PIECE])];
+        // A piece of work is some rows, or a part of a long one.
+        let width = columns.min(PIECE * 4);
+        let (across, down) = (columns.div_ceil(width), (PIECE * 4) / width);
+        while let Some(index) = worker.next(rows.div_ceil(down) * across) {
+            let (first, start) = (index / across * down, index % across * width);
+            for row in first..(first + down).min(rows) {
+                for ((part, operand), repeat) in parts.iter_mut().zip(operands).zip(self.repeats) {
+                    if repeat == Repeat::Columns {
+                        part.0[..width.min(PIECE)].fill(operand[row]);
+                    }
+                }
+                let end = (start + width).min(columns);
+                for from in (start..end).step_by(PIECE) {
+                    let to = (from + PIECE).min(end);
+                    let own = |side: usize| match self.repeats[side] {
+                        Repeat::Never => &operands[side][row * columns + from..row * columns + to],
+                        Repeat::Rows => &operands[side][from..to],
+                        Repeat::Columns => &parts[side].0[..to - from],
+                    };
+                    // SAFETY: each part of a row is claimed by one worker.
+                    let out = unsafe { out.part(row * columns + from..row * columns + to) };
+                    (self.apply)(self.isa, own(0), own(1), out, non_temporal);
+                }
+            }
+        }
+        fence();
+        Ok(())
+    }
 }
 
 impl NativeKernel for Elementwise {
@@ -234,6 +343,66 @@ pub(crate) mod tests {
                     assert!(rest.iter().all(|y| y.is_nan()), "wrote behind the run's rows");
                 }
             }
+        }
+    }
+
+    pub(crate) fn operands_repeat() {
+        let f32s = |shape: &[usize]| TensorSpec {
+            format: DType::F32,
+            shape: shape.iter().map(|n| Extent::Fixed(*n)).collect(),
+        };
+        let cases: [(&[usize], &[usize], &[usize]); 10] = [
+            (&[6, 70], &[70], &[6, 70]),
+            (&[6, 1], &[6, 70], &[6, 70]),
+            (&[6, 1], &[70], &[6, 70]),
+            (&[3, 2, 5000], &[1, 1, 5000], &[3, 2, 5000]),
+            (&[3, 2, 1], &[3, 2, 5000], &[3, 2, 5000]),
+            (&[20_001], &[1], &[20_001]),
+            (&[2, 3, 4, 16], &[4, 16], &[2, 3, 4, 16]),
+            (&[2, 3, 4, 16], &[2, 3, 1, 1], &[2, 3, 4, 16]),
+            (&[40], &[1], &[40]),
+            (&[], &[3, 40], &[3, 40]),
+        ];
+        for (a, b, shape) in cases {
+            for op in [E::Add, E::Sub, E::Mul, E::Div] {
+                let spec =
+                    KernelSpec { op: op.into(), inputs: vec![f32s(a), f32s(b)], output: f32s(shape), in_place: None };
+                let values = |shape: &[usize], seed| Random(seed).floats(shape.iter().product::<usize>().max(1));
+                let (x, y, n) = (values(a, 1), values(b, 2), shape.iter().product::<usize>());
+                // The element of an operand for an element of the result.
+                let at = |own: &[usize], i: usize| {
+                    let (mut rest, mut at, mut stride) = (i, 0, 1);
+                    for (d, size) in shape.iter().enumerate().rev() {
+                        let place = rest % size;
+                        rest /= size;
+                        if let Some(n) = (d + own.len()).checked_sub(shape.len()).map(|d| own[d]) {
+                            at += if n == 1 { 0 } else { place * stride };
+                            stride *= n;
+                        }
+                    }
+                    at
+                };
+                for features in feature_sets() {
+                    let mut memory = vec![Memory::of(&x), Memory::of(&y), Memory::filled(n * 4, 0xff)];
+                    launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
+                    for (i, result) in memory[2].elements::<f32>().iter().enumerate() {
+                        let (x, y) = (x[at(a, i)], y[at(b, i)]);
+                        let want = match op {
+                            E::Add => x + y,
+                            E::Sub => x - y,
+                            E::Mul => x * y,
+                            _ => x / y,
+                        };
+                        assert_eq!(result.to_bits(), want.to_bits(), "{op:?} of {a:?} and {b:?}: {i}");
+                    }
+                }
+            }
+        }
+        // Neither a row nor an element per row, and rows that are too short.
+        for (a, b, shape) in [(&[4, 1, 20], &[4, 5, 20], [4, 5, 20]), (&[9, 9, 1], &[9, 9, 4], [9, 9, 4])] {
+            let spec =
+                KernelSpec { op: E::Add.into(), inputs: vec![f32s(a), f32s(b)], output: f32s(&shape), in_place: None };
+            assert!(feature_sets().into_iter().all(|features| find(&spec, features).is_none()), "{a:?}");
         }
     }
 
