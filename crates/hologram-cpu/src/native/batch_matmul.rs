@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hologram_device::{Activation, DType, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::decompose::{Scalar, double, erf, exp};
 
-use super::gemm::{Chunk, Gemm, Operands, Packer, Products, Side, Sizes};
+use super::gemm::{Chunk, Gemm, LinesInMemory, Operands, Packer, Products, Side, Sizes};
 use super::narrow::widen;
 use super::simd::{Isa, Simd, simd_entry};
 use crate::features::Features;
@@ -94,6 +94,7 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     let lefts = lefts.to_vec();
     let [left, right] = sides;
     let gemm = Gemm::new(format, max, features).filter(|gemm| gemm.result() == spec.output.format)?;
+    let gemm = gemm.reading_lines(left.along);
     Some(Arc::new(BatchMatmul {
         gemm,
         isa: Isa::widest(features),
@@ -117,6 +118,11 @@ pub(super) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
 }
 
 impl BatchMatmul {
+    /// Whether a bias is a row of `f32`, as are the lines of products.
+    fn has_row(&self) -> bool {
+        self.format == DType::F32 && !self.turned
+    }
+
     /// The matrix of the left (0) or right (1) side in a batch.
     fn matrix(&self, side: usize, step: &[u32], batch: usize) -> usize {
         let (mut rest, mut matrix) = (batch, 0);
@@ -189,6 +195,12 @@ impl Operands for Run<'_> {
         self.op.matrix(0, self.step, batch)
     }
 
+    fn lines(&self, matrix: usize) -> Option<LinesInMemory> {
+        let Side { along, stride, .. } = self.op.left;
+        let lines = || LinesInMemory { first: self.start(0, matrix).cast(), along, stride };
+        self.op.gemm.reads_lines().then(lines)
+    }
+
     unsafe fn pack_left(&self, packer: &mut Packer<'_>, matrix: usize, lines: Range<usize>, chunk: Chunk, to: *mut u8) {
         let lanes = lines.len();
         // SAFETY: promised by the caller; the buffer's size was checked.
@@ -208,8 +220,14 @@ impl Operands for Run<'_> {
         unsafe { self.op.right.pack(packer, self.start(1, matrix), columns, lanes, chunk, to) }
     }
 
+    fn bias(&self, columns: Range<usize>) -> Option<&[f32]> {
+        let bias = self.op.bias.filter(|_| self.op.has_row())?;
+        self.args.read(bias).get(columns)
+    }
+
     fn finishes(&self) -> bool {
-        self.op.bias.is_some() || self.op.activation.is_some() || self.op.residual.is_some()
+        let bias = self.op.bias.is_some() && !self.op.has_row();
+        bias || self.op.activation.is_some() || self.op.residual.is_some()
     }
 
     fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: Products<'_>) {
@@ -225,7 +243,7 @@ impl Operands for Run<'_> {
 impl Run<'_> {
     fn finish_f32(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: &mut [f32]) {
         let op = self.op;
-        if let Some(bias) = op.bias {
+        if let Some(bias) = op.bias.filter(|_| !op.has_row()) {
             if op.turned {
                 let mut one = [0.0];
                 add_row(op, self.args, bias, 0..1, &mut one);

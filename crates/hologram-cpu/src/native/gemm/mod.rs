@@ -3,6 +3,7 @@
 //! The left side is interleaved into tiles of a few lines. The right side is interleaved panel by panel by the worker
 //! that multiplies it, with the register-blocked kernels of `matmul`. With many small matrices a worker computes a
 //! whole batch. Otherwise the left side is packed for all workers first, and they share columns and blocks of lines.
+//! With few columns a left side of `f32` is read where it lies: packing it would take longer than it saves.
 
 mod pack;
 mod plain;
@@ -13,9 +14,9 @@ use hologram_device::DType;
 use hologram_isa::Type;
 
 pub(super) use self::pack::Side;
-use super::matmul::float::{Kernels, Words, kernels};
+use super::matmul::float::{Kernels, MultiplyLines, Words, kernels};
 use super::narrow::narrow;
-use super::simd::Isa;
+use super::simd::{Isa, Simd, simd_entry};
 use crate::features::Features;
 use crate::kernel::{RawSlice, Worker};
 
@@ -23,12 +24,17 @@ use crate::kernel::{RawSlice, Worker};
 pub(super) const STEPS: usize = 512;
 /// The most panels of a piece of work.
 const PANELS: usize = 4;
-/// Lines of the left side in a piece of work, if they have to be divided. Many, because each piece packs the panels
-/// anew.
+/// Lines of a block, whose tiles are of about the same size, and the most in a piece of work with a buffer for products.
 const BLOCK: usize = 504;
+/// The fewest tiles of the left side in a piece of work, if it has to be divided. Several, because each piece packs the
+/// panels anew.
+const LEAST_TILES: usize = 8;
 /// The largest packed left side, in bytes, that each worker packs for itself, and the fewest batches for which it does.
 const OWN: usize = 1 << 20;
 const BATCHES: usize = 4;
+/// The most columns for which a left side of `f32` is not packed: if its lines are consecutive, and if its depths are.
+const COLUMNS_OF_LINES: usize = 1024;
+const COLUMNS_OF_DEPTHS: usize = 256;
 /// The most lines that pass through the buffer together.
 const BUFFER_LINES: usize = 16;
 
@@ -39,6 +45,11 @@ pub(super) type Chunk = (usize, usize);
 pub(super) trait Operands {
     /// The matrix that is the left side of a batch.
     fn left_of(&self, batch: usize) -> usize;
+
+    /// A left matrix as it lies in memory, if the products are to read it there ([`Gemm::reads_lines`]).
+    fn lines(&self, _matrix: usize) -> Option<LinesInMemory> {
+        None
+    }
 
     /// Interleaves lines of a left matrix.
     ///
@@ -59,11 +70,32 @@ pub(super) trait Operands {
         to: *mut u8,
     );
 
+    /// What is added to the products of every line, before anything else: an `f32` for each of these columns.
+    fn bias(&self, _columns: Range<usize>) -> Option<&[f32]> {
+        None
+    }
+
     /// Whether products need [`Operands::finish`].
     fn finishes(&self) -> bool;
 
     /// Turns some products of a line into results, before conversion to the result's format.
     fn finish(&self, isa: Isa, batch: usize, line: usize, columns: Range<usize>, products: Products<'_>);
+}
+
+/// A left matrix of `f32` in memory.
+#[derive(Clone, Copy)]
+pub(super) struct LinesInMemory {
+    pub first: *const f32,
+    /// As those of [`Side`].
+    pub along: bool,
+    pub stride: usize,
+}
+
+/// The left side of a piece of work.
+#[derive(Clone, Copy)]
+enum Left {
+    Packed(*const u8),
+    InMemory(LinesInMemory, MultiplyLines),
 }
 
 /// Products of a line, in the type that they are summed in.
@@ -96,6 +128,8 @@ pub(super) struct Gemm {
     /// Of the result: that of sums, or a narrow float.
     format: DType,
     max: Sizes,
+    /// Multiplies a left side where it lies.
+    multiply_lines: Option<MultiplyLines>,
 }
 
 /// The state of packing: kernels, instruction set and buffer.
@@ -142,7 +176,28 @@ impl Gemm {
             (kernels.rows, kernels.transpose) = (kernels.rows / 2, plain::transpose::<u64>);
         }
         let format = if ty == Type::I8 { DType::I32 } else { format };
-        Some(Gemm { kernels, words, isa: Isa::widest(features), format, max })
+        Some(Gemm { kernels, words, isa: Isa::widest(features), format, max, multiply_lines: None })
+    }
+
+    /// Has the left side read where it lies, if that pays; `along`: whether elements of a line are neighbours.
+    pub(super) fn reading_lines(mut self, along: bool) -> Gemm {
+        let most = if along { COLUMNS_OF_LINES } else { COLUMNS_OF_DEPTHS };
+        let f32s = self.words == Words::F32 && self.format == DType::F32;
+        self.multiply_lines = self.kernels.multiply_lines.filter(|_| f32s && self.max.m <= most);
+        self
+    }
+
+    /// Whether [`Operands::lines`] gives the left side.
+    pub(super) fn reads_lines(&self) -> bool {
+        self.multiply_lines.is_some()
+    }
+
+    /// A left matrix where it lies, or what was, or will be, packed at `packed`.
+    fn left<O: Operands>(&self, o: &O, matrix: usize, packed: *const u8) -> Left {
+        match (o.lines(matrix), self.multiply_lines) {
+            (Some(lines), Some(multiply)) => Left::InMemory(lines, multiply),
+            _ => Left::Packed(packed),
+        }
     }
 
     /// The format of results.
@@ -171,11 +226,11 @@ impl Gemm {
     }
 
     pub(super) fn phases(&self) -> usize {
-        if self.own() { 1 } else { 2 }
+        if self.own() || self.reads_lines() { 1 } else { 2 }
     }
 
     pub(super) fn shared_scratch(&self) -> usize {
-        if self.own() { 0 } else { self.max.lefts * self.left_bytes() }
+        if self.own() || self.reads_lines() { 0 } else { self.max.lefts * self.left_bytes() }
     }
 
     /// Bytes of the buffer, the panels, and the products of a piece that must be converted before they are stored.
@@ -186,7 +241,8 @@ impl Gemm {
     }
 
     pub(super) fn worker_scratch(&self) -> usize {
-        self.parts().iter().sum::<usize>() + if self.own() { self.left_bytes() } else { 0 }
+        let packed = self.own() && !self.reads_lines();
+        self.parts().iter().sum::<usize>() + if packed { self.left_bytes() } else { 0 }
     }
 
     /// The chunks of a depth. A depth of 0 has one empty chunk, so that products are 0.
@@ -247,22 +303,25 @@ impl Gemm {
             let own = own.as_mut_ptr();
             while let Some(batch) = worker.next(batches) {
                 let matrix = o.left_of(batch);
-                for tile in 0..tiles.count() {
-                    self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, own);
+                let left = self.left(o, matrix, own);
+                if let Left::Packed(_) = left {
+                    for tile in 0..tiles.count() {
+                        self.pack_tile(o, &mut packer, (matrix, tiles.tile(tile)), k, own);
+                    }
                 }
-                let block = if self.direct() { n } else { BLOCK };
-                for first in (0..n).step_by(block) {
-                    let lines = first..(first + block).min(n);
+                let per_piece = if self.direct() { tiles.count() } else { BLOCK / tiles.most };
+                for first in (0..tiles.count()).step_by(per_piece) {
+                    let tiles = first..(first + per_piece).min(tiles.count());
                     for columns in pieces(m, PANELS * self.kernels.rows) {
-                        let piece = Piece { batch, lines: lines.clone(), columns };
-                        self.multiply(o, &mut packer, sizes, &piece, own, panels, products, out);
+                        let piece = Piece { batch, tiles: tiles.clone(), columns };
+                        self.multiply(o, &mut packer, sizes, &piece, left, panels, products, out);
                     }
                 }
             }
             return Ok(());
         }
         let shared = worker.shared_scratch().data;
-        if phase == 0 {
+        if phase == 0 && !self.reads_lines() {
             while let Some(index) = worker.next(lefts * tiles.count()) {
                 let (matrix, tile) = (index / tiles.count(), index % tiles.count());
                 // SAFETY: the scratch has room for each matrix.
@@ -271,19 +330,21 @@ impl Gemm {
             }
             return Ok(());
         }
-        // Whole columns if they are enough pieces for all workers.
-        let rows = self.kernels.rows;
-        let width = (m * batches / (worker.count * 6)).clamp(rows, PANELS * rows) / rows * rows;
+        // As many columns as are multiplied together, or more, and all lines, if those are enough pieces.
+        let (least, wanted) = (self.kernels.rows * self.kernels.panels_at_once, worker.count * 4);
+        let width = (m * batches / wanted).clamp(least, PANELS * self.kernels.rows) / least * least;
         let across = m.div_ceil(width);
-        let whole = self.direct() && across * batches >= 2 * worker.count;
-        let block = if whole { n } else { BLOCK.min(n) };
-        let down = n.div_ceil(block);
+        let down = wanted.div_ceil(across * batches).min(tiles.count() / LEAST_TILES).max(1);
+        let most = if self.direct() { usize::MAX } else { BLOCK / tiles.most };
+        let per_piece = tiles.count().div_ceil(down).min(most);
+        let down = tiles.count().div_ceil(per_piece);
         while let Some(index) = worker.next(batches * down * across) {
             let (line, column) = (index / across, index % across);
-            let (batch, first) = (line / down, line % down * block);
+            let (batch, first) = (line / down, line % down * per_piece);
             let columns = column * width..((column + 1) * width).min(m);
-            let piece = Piece { batch, lines: first..(first + block).min(n), columns };
-            let left = shared.wrapping_add(o.left_of(batch) * left_bytes);
+            let piece = Piece { batch, tiles: first..(first + per_piece).min(tiles.count()), columns };
+            let matrix = o.left_of(batch);
+            let left = self.left(o, matrix, shared.wrapping_add(matrix * left_bytes));
             self.multiply(o, &mut packer, sizes, &piece, left, panels, products, out);
         }
         Ok(())
@@ -297,13 +358,14 @@ impl Gemm {
         packer: &mut Packer<'_>,
         Sizes { n, m, k, .. }: Sizes,
         piece: &Piece,
-        left: *const u8,
+        left: Left,
         panels: *mut u8,
         products: *mut u8,
         out: RawSlice,
     ) {
-        let Piece { batch, lines, columns } = piece;
+        let Piece { batch, tiles: of_piece, columns } = piece;
         let (rows, tiles) = (self.kernels.rows, Tiles { n, most: self.kernels.tokens });
+        let lines = tiles.tile(of_piece.start).start..tiles.tile(of_piece.end - 1).end;
         let word = self.words.bytes();
         let panel_bytes = STEPS * rows * word;
         let panels_of = || columns.clone().step_by(rows).enumerate();
@@ -323,34 +385,37 @@ impl Gemm {
                 unsafe { o.pack_right(packer, *batch, columns, chunk, panels.add(p * panel_bytes)) };
             }
             let (start, last) = (at == 0, chunk.0 + chunk.1 >= k);
-            for index in tiles.of(lines.start)..tiles.count() {
+            for index in of_piece.clone() {
                 let tile = tiles.tile(index);
-                if tile.start >= lines.end {
-                    break;
-                }
                 let packed = (tile.start * self.words_of(k) + at * tile.len()) * word;
                 let y = to.wrapping_add((tile.start - lines.start) * stride * word);
                 for (p, first) in panels_of().step_by(self.kernels.panels_at_once) {
                     let count = (columns.end - first).min(rows * self.kernels.panels_at_once);
-                    // SAFETY: the kernel is of this processor's instruction set; panels and tile were packed before;
-                    // this worker has claimed the piece.
+                    // SAFETY: the kernel is of this processor's instruction set; the panels were packed before, and so
+                    // was the tile, or it lies in the matrix; this worker has claimed the piece.
                     unsafe {
-                        let (panel, tile_words) = (panels.add(p * panel_bytes), left.add(packed));
+                        let (panel, n) = (panels.add(p * panel_bytes), tile.len());
                         let y = y.add(p * rows * word);
-                        let n = tile.len();
-                        (self.kernels.multiply)(
-                            self.words,
-                            n,
-                            steps,
-                            panel,
-                            panel_bytes,
-                            tile_words,
-                            y,
-                            stride,
-                            count,
-                            start,
-                        );
+                        match left {
+                            Left::InMemory(LinesInMemory { first, along, stride: x_stride }, multiply) => {
+                                let (line, depth) = (tile.start, chunk.0);
+                                let place = if along { line * x_stride + depth } else { depth * x_stride + line };
+                                let x = (first.add(place), along, x_stride);
+                                multiply(x, n, chunk.1, panel, panel_bytes, y, stride, count, start);
+                            }
+                            Left::Packed(left) => {
+                                let (words, tile) = (self.words, left.add(packed));
+                                let multiply = self.kernels.multiply;
+                                multiply(words, n, steps, panel, panel_bytes, tile, y, stride, count, start);
+                            }
+                        }
                     }
+                }
+                if let Some(bias) = o.bias(columns.clone()).filter(|_| last) {
+                    // SAFETY: the tile's products were stored above, as `f32` where there is such a bias; this worker
+                    // has claimed them.
+                    let lines = unsafe { Lines::new(y.cast(), stride, tile.len(), bias.len()) };
+                    add_to_lines(self.isa, bias, lines);
                 }
                 if last && (o.finishes() || !direct) {
                     for line in tile.clone() {
@@ -393,6 +458,37 @@ impl Gemm {
     }
 }
 
+/// Some columns of lines, which are the owner's alone; what lies between them may be others'.
+struct Lines {
+    first: *mut f32,
+    stride: usize,
+    count: usize,
+    columns: usize,
+}
+
+impl Lines {
+    /// # Safety
+    /// The columns of the lines, of which one begins `stride` after the other, exist and nobody else accesses them.
+    unsafe fn new(first: *mut f32, stride: usize, count: usize, columns: usize) -> Lines {
+        Lines { first, stride, count, columns }
+    }
+}
+
+simd_entry! {
+    /// Adds a row to lines.
+    fn add_to_lines(row: &[f32], to: Lines) = add_to_lines_with
+}
+
+#[inline(always)]
+fn add_to_lines_with<S: Simd>(_: S, row: &[f32], to: Lines) {
+    for i in 0..to.count {
+        let first = to.first.wrapping_add(i * to.stride);
+        // SAFETY: promised to `Lines::new`.
+        let line = unsafe { std::slice::from_raw_parts_mut(first, to.columns) };
+        line.iter_mut().zip(row).for_each(|(y, x)| *y += *x);
+    }
+}
+
 /// Lines in tiles of at most `most`, which divides [`BLOCK`]; the sizes of a block's tiles differ by at most one.
 #[derive(Clone, Copy)]
 struct Tiles {
@@ -420,10 +516,10 @@ impl Tiles {
     }
 }
 
-/// A part of the result: whole blocks of lines, some columns.
+/// A part of the result: the lines of some tiles, at least one, and some columns.
 struct Piece {
     batch: usize,
-    lines: Range<usize>,
+    tiles: Range<usize>,
     columns: Range<usize>,
 }
 

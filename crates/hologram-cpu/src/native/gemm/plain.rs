@@ -20,6 +20,7 @@ pub(super) const FLOAT: Kernels = Kernels {
     transpose: transpose::<u32>,
     widen: None,
     multiply,
+    multiply_lines: None,
     in_place: None,
 };
 

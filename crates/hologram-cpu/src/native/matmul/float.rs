@@ -55,6 +55,11 @@ pub enum Element {
 /// output at the first token and row, its stride in sums, rows, whether these are the first words of the rows).
 pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut u8, usize, usize, bool);
 
+/// As [`Multiply`] for `f32`, with lines in place of a tile: (the first word, whether a line's words are neighbours rather
+/// than those of a depth, words from one line, or depth, to the next), lines, steps, then as there.
+pub type MultiplyLines =
+    unsafe fn((*const f32, bool, usize), usize, usize, *const u8, usize, *mut u8, usize, usize, bool);
+
 /// Interleaves rows of `f16` or `bf16` by elements, which become `f32`: (the rows' type, the first row, bytes of a row,
 /// rows that exist, elements, rows written, the destination).
 pub type Widen = unsafe fn(Element, *const u8, usize, usize, usize, usize, *mut u8);
@@ -80,6 +85,8 @@ pub struct Kernels {
     /// If `None`, rows of `f16` and `bf16` are dequantized before they are interleaved.
     pub widen: Option<Widen>,
     pub multiply: Multiply,
+    /// If `None`, lines are interleaved first.
+    pub multiply_lines: Option<MultiplyLines>,
     /// Kernels for some tokens and rows that are read in place.
     pub in_place: Option<in_place::Kernels>,
 }

@@ -35,6 +35,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     transpose: float::transpose_words,
     widen: None,
     multiply: float::multiply,
+    multiply_lines: None,
     in_place: None,
 };
 

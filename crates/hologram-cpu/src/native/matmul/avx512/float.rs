@@ -287,6 +287,107 @@ macro_rules! tile {
 }
 
 tile!(tile_f32, "avx512f", 32, f32_step);
+
+/// As [`multiply`] for words that are `f32`, with a tile that lies in memory as the lines of a matrix do: a word of the
+/// next line `stride` words further and the next word of a line after it, or the other way around if not `along`.
+///
+/// # Safety
+/// As [`multiply`].
+#[allow(clippy::too_many_arguments)]
+pub unsafe fn multiply_lines(
+    (x, along, x_stride): (*const f32, bool, usize),
+    lines: usize,
+    steps: usize,
+    panel: *const u8,
+    panel_stride: usize,
+    y: *mut u8,
+    stride: usize,
+    count: usize,
+    first: bool,
+) {
+    macro_rules! table {
+        ($panels:literal, $along:literal) => {
+            [
+                lines_f32::<1, $panels, $along>,
+                lines_f32::<2, $panels, $along>,
+                lines_f32::<3, $panels, $along>,
+                lines_f32::<4, $panels, $along>,
+                lines_f32::<5, $panels, $along>,
+                lines_f32::<6, $panels, $along>,
+                lines_f32::<7, $panels, $along>,
+                lines_f32::<8, $panels, $along>,
+                lines_f32::<9, $panels, $along>,
+                lines_f32::<10, $panels, $along>,
+                lines_f32::<11, $panels, $along>,
+                lines_f32::<12, $panels, $along>,
+            ]
+        };
+    }
+    type Tile = unsafe fn(usize, *const u8, usize, *const f32, usize, *mut f32, usize, u16, bool);
+    const TILES: [[[Tile; 12]; 2]; 2] = [[table!(1, false), table!(2, false)], [table!(1, true), table!(2, true)]];
+    let (second, rows) = if count > 16 { (1, count - 16) } else { (0, count) };
+    let tile = TILES[usize::from(along)][second][lines - 1];
+    // SAFETY: promised by the caller.
+    unsafe { tile(steps, panel, panel_stride, x, x_stride, y.cast(), stride, first_lanes(rows), first) }
+}
+
+/// `T` lines times `P` panels; `mask` has the rows of the last panel.
+#[target_feature(enable = "avx512f")]
+#[allow(clippy::too_many_arguments)]
+unsafe fn lines_f32<const T: usize, const P: usize, const ALONG: bool>(
+    steps: usize,
+    panel: *const u8,
+    panel_stride: usize,
+    x: *const f32,
+    x_stride: usize,
+    y: *mut f32,
+    stride: usize,
+    mask: u16,
+    first: bool,
+) {
+    let mut acc = [[_mm512_setzero_ps(); P]; T];
+    let mask = |p: usize| if p + 1 == P { mask } else { u16::MAX };
+    // Every third line, from which addresses reach the next two.
+    let mut thirds: [*const f32; 4] = std::array::from_fn(|i| x.wrapping_add(3 * i * x_stride));
+    let mut depth = x;
+    let mut w = panel;
+    // SAFETY: a panel has a register per step and the lines have so many words; the masked rows of T lines lie in the
+    // output.
+    unsafe {
+        if !first {
+            for t in 0..T {
+                for p in 0..P {
+                    acc[t][p] = _mm512_maskz_loadu_ps(mask(p), y.add(t * stride + 16 * p));
+                }
+            }
+        }
+        for _ in 0..steps {
+            let mut weights = [_mm512_setzero_ps(); P];
+            for p in 0..P {
+                weights[p] = _mm512_loadu_ps(w.add(p * panel_stride).cast());
+            }
+            for t in 0..T {
+                let word = if ALONG { thirds[t / 3].wrapping_add(t % 3 * x_stride) } else { depth.wrapping_add(t) };
+                let x = _mm512_set1_ps(*word);
+                for p in 0..P {
+                    acc[t][p] = _mm512_fmadd_ps(weights[p], x, acc[t][p]);
+                }
+            }
+            w = w.add(64);
+            if ALONG {
+                thirds = thirds.map(|line| line.wrapping_add(1));
+            } else {
+                depth = depth.wrapping_add(x_stride);
+            }
+        }
+        for t in 0..T {
+            for p in 0..P {
+                _mm512_mask_storeu_ps(y.add(t * stride + 16 * p), mask(p), acc[t][p]);
+            }
+        }
+    }
+}
+
 tile!(tile_bf16, "avx512f,avx512bf16", 32, bf16_words_step);
 tile!(tile_i32, "avx512f", 32, i32_step);
 tile!(tile_i16, "avx512f,avx512bw", 32, i16_step);

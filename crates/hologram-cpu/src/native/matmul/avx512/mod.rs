@@ -43,6 +43,7 @@ pub const FLOAT: FloatKernels = FloatKernels {
     transpose: float::transpose_words,
     widen: Some(float::widen),
     multiply: float::multiply,
+    multiply_lines: Some(float::multiply_lines),
     in_place: Some(in_place::KERNELS),
 };
 
