@@ -6,7 +6,7 @@
 #     crates/hologram-c/check.sh            compares the header
 #     crates/hologram-c/check.sh --update   writes it
 #
-# CBINDGEN names a cbindgen that is there already; otherwise it is installed into a folder of this run (half a minute).
+# CBINDGEN names a cbindgen that is there already; otherwise it is compiled once, into the target folder (half a minute).
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -18,9 +18,13 @@ fail() {
 
 cbindgen=${CBINDGEN:-}
 if [ -z "$cbindgen" ]; then
-  cargo install cbindgen --version 0.29.4 --locked --quiet --debug \
-    --root "$work/tools" --target-dir "$work/tools/target"
-  cbindgen=$work/tools/bin/cbindgen
+  version=0.29.4
+  tools=$(cd ../.. && mkdir -p "${CARGO_TARGET_DIR:-target}/tools" && cd "${CARGO_TARGET_DIR:-target}/tools" && pwd)
+  cbindgen=$tools/bin/cbindgen
+  if [ "$("$cbindgen" --version 2>/dev/null || true)" != "cbindgen $version" ]; then
+    # Unoptimised, because compiling takes much longer than the run.
+    cargo install cbindgen --version "$version" --locked --quiet --debug --force --root "$tools" --target-dir "$work/tools"
+  fi
 fi
 "$cbindgen" --quiet --config cbindgen.toml --output "$work/hologram.h"
 if [ "${1-}" = --update ]; then

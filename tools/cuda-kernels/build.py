@@ -5,6 +5,8 @@
     build.py NAME…              compiles these
     build.py --check            compiles every source for one architecture and fails if an image in the tree is not recorded as made
                                 of it, or has no source
+    build.py --check --known DIR
+                                leaves out those that this folder says were compiled so before, by the digest of text and compiler
     build.py --check --all      compiles them for both
     build.py -v …               prints registers, shared memory and spills of every kernel
     build.py --ptxas            prints where the assembler is
@@ -14,7 +16,7 @@ Images: crates/hologram-cuda/images/NAME.sm_80.ptx (newer drivers translate it) 
 Needs the packages in requirements.txt. A spilled register, warpgroup products that the assembler puts one after
 the other, or an error fails the build.
 """
-import ctypes, glob, hashlib, lzma, os, re, subprocess, sys, tempfile
+import ctypes, functools, glob, hashlib, lzma, os, re, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "crates")
@@ -104,6 +106,25 @@ def compiled_once(nvrtc, path, source):
     return ptx, log
 
 
+def known_as(source):
+    """The digest of what decides the result of `compiled_once`: the source as CUDA compiles it, its architecture, the
+    compilers and this program."""
+    with open(os.path.abspath(__file__), "rb") as f:
+        return hashlib.sha256(f.read() + pins().encode() + f"{sorted(names_of(source))}{text_of(source, set())}".encode()).hexdigest()
+
+
+def compiled_or_known(nvrtc, path, source, folder):
+    """`compiled_once`, but for a source that passed it before."""
+    passed = os.path.join(folder, os.path.basename(source) + ".passed")
+    digest = known_as(source)
+    if os.path.exists(passed) and open(passed).read() == digest:
+        return None, "compiled before"
+    result = compiled_once(nvrtc, path, source)
+    with open(passed, "w") as f:
+        f.write(digest)
+    return result
+
+
 def ptx_of(source):
     return os.path.basename(source).rsplit(".", 1)[0] + ".sm_80.ptx"
 
@@ -152,16 +173,20 @@ def text_of(path, seen):
     return "".join(text)
 
 
+def pins():
+    """The versions of the compilers."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")) as f:
+        return "".join(re.findall(r"^nvidia.*\n", f.read(), re.M))
+
+
 def record_of(source, files):
     """What is recorded of a source and its images. NVRTC orders and names registers of some kernels differently every time, so that
     images cannot be compared with what comes out."""
-    pins = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "requirements.txt")).read()
-    pins = "".join(re.findall(r"^nvidia.*\n", pins, re.M))
     digest = lambda data: hashlib.sha256(data).hexdigest()
     text = text_of(source, set())
     if "metal_stdlib" in text or "simdgroup_" in text:
         sys.exit(f"{source}: Metal's half is part of its record")
-    lines = [f"text {digest((pins + text).encode())}"]
+    lines = [f"text {digest((pins() + text).encode())}"]
     return "\n".join(lines + [f"{file} {digest(files[file])}" for file in sorted(files)]) + "\n"
 
 
@@ -193,7 +218,13 @@ def main():
     if "--ptxas" in sys.argv:
         return print(toolkit() + "/bin/ptxas")
     check, once, verbose = "--check" in sys.argv, "--all" not in sys.argv, "-v" in sys.argv
-    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    arguments, known = sys.argv[1:], None
+    if "--known" in arguments:
+        at = arguments.index("--known")
+        known = arguments[at + 1]
+        del arguments[at:at + 2]
+        os.makedirs(known, exist_ok=True)
+    names = [a for a in arguments if not a.startswith("-")]
     path = toolkit()
     nvrtc = library(path)
     sources = sorted(glob.glob(SHARED + "/*.k") + glob.glob(CUDA + "/*.cu"))
@@ -206,9 +237,12 @@ def main():
         if set(in_tree(source)) != names_of(source) or not fresh(source):
             wrong.append(f"{os.path.basename(source)}: its images are not made of it; run tools/cuda-kernels/build.py")
     make = compiled_once if check and once else images
+    if make is compiled_once and known:
+        make = functools.partial(compiled_or_known, folder=known)
     with ThreadPoolExecutor(2) as pool:
         for source, (out, log) in zip(sources, pool.map(lambda s: make(nvrtc, path, s), sources)):
-            print(os.path.basename(source), *[] if make is compiled_once else [{n: len(b) for n, b in out.items()}], flush=True)
+            sizes = [{n: len(b) for n, b in out.items()}] if make is images else []
+            print(os.path.basename(source), *sizes, *[log] if out is None else [], flush=True)
             if verbose:
                 print(log)
             if not check:

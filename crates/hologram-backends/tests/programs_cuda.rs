@@ -90,7 +90,7 @@ fn examples_agree_with_f64() {
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn instructions_mean_what_the_table_says() {
-    check_instructions("cuda", &*cuda());
+    check_instructions(&[("cuda", &*cuda())]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The behaviour of programs that every device must have: checks that take a device.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hologram_backends::compare::{canonical, run};
 use hologram_backends::{Backend, BackendError, Binding, LaunchConfig, ReferenceBackend};
 use hologram_isa::meaning::{convert, read_element};
@@ -259,8 +261,10 @@ fn words(ty: Type, only: bool) -> Vec<u64> {
     }
 }
 
-/// Every lane-wise instruction on every combination of its operands' special words, against its meaning.
-pub fn check_instructions(name: &str, device: &dyn Backend) {
+/// Every lane-wise instruction on every combination of its operands' special words, against its meaning, on devices that
+/// treat subnormal numbers alike. Threads share the instructions, of which each computes the meaning once.
+pub fn check_instructions(devices: &[(&str, &dyn Backend)]) {
+    let mut cases = Vec::new();
     for &op in Opcode::ALL {
         let signature = op.info().signature;
         for ty in op.info().types.iter().filter(|_| op.is_lane_wise()) {
@@ -268,14 +272,23 @@ pub fn check_instructions(name: &str, device: &dyn Backend) {
             let fits = |from: &Type| {
                 if !any { *from == ty } else { signature != Signature::Bitcast || from.size() == ty.size() }
             };
-            for from in Type::ALL.into_iter().filter(fits) {
-                check_instruction(name, device, op, ty, from);
-            }
+            cases.extend(Type::ALL.into_iter().filter(fits).map(|from| (op, ty, from)));
         }
     }
+    assert!(cases.len() > 400, "{} cases", cases.len());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((op, ty, from)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    check_instruction(devices, *op, *ty, *from);
+                }
+            });
+        }
+    });
 }
 
-fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, from: Type) {
+fn check_instruction(devices: &[(&str, &dyn Backend)], op: Opcode, ty: Type, from: Type) {
     let signature = op.info().signature;
     let types: Vec<Type> = signature.operands().iter().map(|o| o.resolve(ty).unwrap_or(from)).collect();
     let mut sets: Vec<Vec<u64>> = types.iter().map(|t| words(*t, types.len() == 1)).collect();
@@ -284,14 +297,26 @@ fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, fro
         sets[1].retain(|w| *w != 0);
     }
     let n: usize = sets.iter().map(Vec::len).product();
-    let mut columns = vec![Vec::with_capacity(n); types.len()];
-    for mut i in 0..n {
-        for (column, set) in columns.iter_mut().zip(&sets) {
-            column.push(set[i % set.len()]);
+    let result = signature.result(ty).unwrap();
+    let subnormals = devices[0].1.info().subnormals;
+    assert!(devices.iter().all(|(_, device)| device.info().subnormals == subnormals));
+    let mut buffers: Vec<Vec<u8>> = types.iter().map(|t| Vec::with_capacity(n * t.size())).collect();
+    let mut wanted = Vec::with_capacity(n);
+    let mut args = vec![0; types.len()];
+    let combination = |mut i: usize, args: &mut [u64]| {
+        for (arg, set) in args.iter_mut().zip(&sets) {
+            *arg = set[i % set.len()];
             i /= set.len();
         }
+    };
+    for i in 0..n {
+        combination(i, &mut args);
+        for ((buffer, word), ty) in buffers.iter_mut().zip(&args).zip(&types) {
+            buffer.extend_from_slice(&word.to_le_bytes()[..ty.size()]);
+        }
+        let want = subnormals.eval(op, ty, from, &args).unwrap();
+        wanted.push(canonical(result, &want.to_le_bytes()[..result.size()]));
     }
-    let result = signature.result(ty).unwrap();
     let mut b = Builder::new("instruction", [128, 1, 1]);
     let inputs: Vec<Array> =
         types.iter().enumerate().map(|(i, t)| b.buffer(&format!("x{i}"), *t, Access::Read)).collect();
@@ -304,20 +329,18 @@ fn check_instruction(name: &str, device: &dyn Backend, op: Opcode, ty: Type, fro
         b.store(output, i, value);
     });
     let program = b.finish().unwrap();
-    if lacks(device, &program) {
-        return;
-    }
-    let bytes = |(ty, column): (&Type, &Vec<u64>)| {
-        column.iter().flat_map(|w| w.to_le_bytes()[..ty.size()].to_vec()).collect::<Vec<u8>>()
-    };
-    let mut buffers: Vec<Vec<u8>> = types.iter().zip(&columns).map(bytes).collect();
     buffers.push(vec![0; n * result.size()]);
-    let got = run(device, &program, &buffers, &[], [n.div_ceil(128) as u32, 1, 1]).unwrap();
-    for (i, got) in got[types.len()].chunks_exact(result.size()).enumerate() {
-        let args: Vec<u64> = columns.iter().map(|c| c[i]).collect();
-        let want = device.info().subnormals.eval(op, ty, from, &args).unwrap();
-        let (got, want) = (canonical(result, got), canonical(result, &want.to_le_bytes()[..result.size()]));
-        assert_eq!(got, want, "{name}: {}.{ty} of {from} {args:x?}: {got:#x}, not {want:#x}", op.info().mnemonic);
+    for (name, device) in devices.iter().filter(|(_, device)| !lacks(*device, &program)) {
+        let got = run(*device, &program, &buffers, &[], [n.div_ceil(128) as u32, 1, 1]).unwrap();
+        let got = got[types.len()].chunks_exact(result.size());
+        assert_eq!(got.len(), n);
+        for (i, (got, want)) in got.zip(&wanted).enumerate() {
+            let got = canonical(result, got);
+            if got != *want {
+                combination(i, &mut args);
+                panic!("{name}: {}.{ty} of {from} {args:x?}: {got:#x}, not {want:#x}", op.info().mnemonic);
+            }
+        }
     }
 }
 

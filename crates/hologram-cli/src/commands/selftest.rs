@@ -18,7 +18,9 @@ const LEAST_PROGRAMS: u64 = 50;
 const TIME: Duration = Duration::from_secs(14);
 /// The environment variable for the number of random programs, also read by the tests of devices.
 const PROGRAMS_VARIABLE: &str = "HOLOGRAM_RANDOM_PROGRAMS";
-/// Maximum size of test cases, in multiplications, for the reference interpreter, which is slow by design.
+/// The environment variable for the maximum size of test cases, in multiplications.
+const WORK_VARIABLE: &str = "HOLOGRAM_SELFTEST_WORK";
+/// The same for the reference interpreter, which is slow by design.
 const INTERPRETER_WORK: usize = 100_000;
 
 /// One line: the number of test cases and the failures.
@@ -35,13 +37,8 @@ struct Line {
 /// When the device cannot be opened, a test case fails, or standard output fails.
 pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
     let started = Instant::now();
-    let (programs, least) = match std::env::var(PROGRAMS_VARIABLE) {
-        Ok(n) if !n.is_empty() => match n.parse() {
-            Ok(n) => (n, n),
-            Err(_) => bail!("{PROGRAMS_VARIABLE} is {n}, but must be a whole number"),
-        },
-        _ => (PROGRAMS, LEAST_PROGRAMS),
-    };
+    let (programs, least) = number(PROGRAMS_VARIABLE)?.map_or((PROGRAMS, LEAST_PROGRAMS), |n| (n, n));
+    let work = number(WORK_VARIABLE)?.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     if args.device.precision != Precision::Exact {
         return usage("--precision is not for selftest, which compares with exact products");
     }
@@ -68,7 +65,7 @@ pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    let max_work = if info.backend == BackendType::Reference { INTERPRETER_WORK } else { usize::MAX };
+    let max_work = work.unwrap_or(if info.backend == BackendType::Reference { INTERPRETER_WORK } else { usize::MAX });
     for op in conformance::op_names() {
         let mut lines: Vec<Line> = Vec::new();
         for result in conformance::run_op(&executor, op, max_work) {
@@ -105,4 +102,15 @@ pub fn run(args: &SelftestArgs) -> anyhow::Result<()> {
         writeln!(out, "{cases} cases, all right")?;
     }
     Ok(())
+}
+
+/// A number from the environment; `None` if the variable is unset or empty.
+fn number(variable: &str) -> anyhow::Result<Option<u64>> {
+    match std::env::var(variable) {
+        Ok(n) if !n.is_empty() => match n.parse() {
+            Ok(n) => Ok(Some(n)),
+            Err(_) => bail!("{variable} is {n}, but must be a whole number"),
+        },
+        _ => Ok(None),
+    }
 }

@@ -595,8 +595,9 @@ fn unknown_devices_are_rejected() {
 
 #[test]
 fn selftest_counts_cases_and_failures() {
-    let output =
-        command(&["selftest", "--device", "cpu", "--json"]).env("HOLOGRAM_RANDOM_PROGRAMS", "3").output().unwrap();
+    // Larger cases run in the conformance tests of hologram-core.
+    let mut few = command(&["selftest", "--device", "cpu", "--json"]);
+    let output = few.env("HOLOGRAM_RANDOM_PROGRAMS", "3").env("HOLOGRAM_SELFTEST_WORK", "100000").output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<Value> = text(&output.stdout).lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert!(lines.iter().all(|l| l["failed"] == 0 && l["cases"].as_u64().unwrap() > 0), "{lines:?}");
@@ -605,9 +606,11 @@ fn selftest_counts_cases_and_failures() {
     assert!(lines.iter().all(|l| l["dtype"] != ""), "{lines:?}");
     let last = lines.last().unwrap();
     assert_eq!((&last["op"], &last["cases"]), (&"random programs".into(), &3.into()));
-    let output = command(&["selftest"]).env("HOLOGRAM_RANDOM_PROGRAMS", "many").output().unwrap();
-    assert!(text(&output.stderr).contains("HOLOGRAM_RANDOM_PROGRAMS is many"));
-    assert_eq!(output.status.code(), Some(1));
+    for variable in ["HOLOGRAM_RANDOM_PROGRAMS", "HOLOGRAM_SELFTEST_WORK"] {
+        let output = command(&["selftest"]).env(variable, "many").output().unwrap();
+        assert!(text(&output.stderr).contains(&format!("{variable} is many")));
+        assert_eq!(output.status.code(), Some(1));
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn faults_are_the_interpreters() {
 
 #[test]
 fn every_instruction_does_what_the_interpreter_does() {
-    check_instructions("metal", &*metal());
+    check_instructions(&[("metal", &*metal())]);
 }
 
 #[test]
