@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hologram_core::Executor;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -86,6 +87,43 @@ pub fn worked<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     if is_long(on_host, steps) { interruptible(py, work) } else { Ok(py.detach(work)) }
+}
+
+/// How long a thread asks a device whether it is idle before another thread waits for it: less than starting one takes.
+const SOON: Duration = Duration::from_micros(50);
+
+/// Whether the device finishes its work at once. If it cannot tell, waiting for it will.
+fn is_soon_idle(executor: &Executor) -> bool {
+    let until = Instant::now() + SOON;
+    loop {
+        match executor.backend().is_idle() {
+            Ok(false) if Instant::now() < until => std::hint::spin_loop(),
+            answer => return answer.unwrap_or(true),
+        }
+    }
+}
+
+/// The result of work of so many steps that waits for a GPU. Ctrl-C ends the wait for it.
+pub fn awaited<T: Send + 'static>(
+    py: Python<'_>,
+    executor: &Executor,
+    steps: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let short = steps <= SHORT && py.detach(|| is_soon_idle(executor));
+    if short { Ok(py.detach(work)) } else { interruptible(py, work) }
+}
+
+/// Looks for Ctrl-C now and then in a loop over Python's objects.
+#[derive(Default)]
+pub struct Ticks(u32);
+
+impl Ticks {
+    /// Counts an object.
+    pub fn tick(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.0 = self.0.wrapping_add(1);
+        if self.0.is_multiple_of(1 << 16) { py.check_signals() } else { Ok(()) }
+    }
 }
 
 /// Steps of sorting so many elements.
