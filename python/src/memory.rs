@@ -13,6 +13,9 @@ use crate::error::Result;
 /// Bytes of a piece: some milliseconds.
 const PIECE: usize = 32 << 20;
 
+/// Elements of a piece that are not in row-major order.
+const SCATTERED: usize = 1 << 21;
+
 /// An array in the host's memory.
 pub struct Array {
     pub ty: Type,
@@ -53,11 +56,14 @@ impl Array {
             }
             let line = at % n..n.min(at % n + (end - at));
             at += line.len();
-            for i in line {
+            // Elements beside one another are copied together.
+            let together = if along == width as isize { line.len() } else { 1 };
+            for i in line.step_by(together) {
                 let address = self.address.wrapping_add_signed(offset + i as isize * along);
+                let bytes = together * width;
                 // SAFETY: promised by the caller.
-                let element = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(address), width) };
-                out.extend_from_slice(element);
+                let elements = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(address), bytes) };
+                out.extend_from_slice(elements);
             }
         }
     }
@@ -70,12 +76,13 @@ impl Array {
         let tensor = py.detach(|| Tensor::empty(executor, DType::Plain(self.ty), &self.shape))?;
         let (width, dense, backend) = (size(self.ty), self.is_dense(), executor.backend());
         let elements = tensor.bytes() / width;
+        let piece = if dense { PIECE / width } else { SCATTERED };
         let mut staged = Vec::new();
-        for first in (0..elements).step_by(PIECE / width) {
+        for first in (0..elements).step_by(piece) {
             if first > 0 {
                 py.check_signals()?;
             }
-            let count = (PIECE / width).min(elements - first);
+            let count = piece.min(elements - first);
             py.detach(|| {
                 let bytes = if dense {
                     let address = self.address + first * width;
