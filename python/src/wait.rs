@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::error::Result;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How long a wait ignores signals.
 const TICK: Duration = Duration::from_millis(40);
@@ -31,13 +35,23 @@ impl Ended {
 
 /// The result of work on another thread. After Ctrl-C the work runs on, and its result is dropped.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let result = Arc::new(Mutex::new(None));
+    let of_work = result.clone();
+    on_thread(py, Box::new(move || *lock(&of_work) = Some(work())))?;
+    let result = lock(&result).take();
+    result.ok_or_else(|| PyRuntimeError::new_err("a thread of hologram ended without a result").into())
+}
+
+/// Waits for work on another thread, or for Ctrl-C. Compiled once, not for each kind of work.
+fn on_thread(py: Python<'_>, work: Box<dyn FnOnce() + Send>) -> Result<()> {
     let (sender, receiver) = sync_channel(1);
     let ended = Arc::new(Ended::default());
     let of_work = ended.clone();
     let thread = std::thread::Builder::new().name("hologram-work".into());
     thread
         .spawn(move || {
-            drop(sender.send(work()));
+            work();
+            let _ = sender.send(());
             if of_work.second() {
                 ABANDONED.fetch_sub(1, Ordering::Relaxed);
             }
@@ -45,9 +59,9 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
         .map_err(|e| PyRuntimeError::new_err(format!("no thread can be started: {e}")))?;
     let receiver = Mutex::new(receiver);
     loop {
-        let result = py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK));
-        match result {
-            Ok(value) => return Ok(value),
+        match py.detach(|| lock(&receiver).recv_timeout(TICK)) {
+            // Work that panicked leaves no result.
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupt) = py.check_signals() {
                     ABANDONED.fetch_add(1, Ordering::Relaxed);
@@ -56,9 +70,6 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
                     }
                     return Err(interrupt.into());
                 }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("a thread of hologram ended without a result").into());
             }
         }
     }
@@ -140,7 +151,7 @@ pub struct Bell {
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.rung) = true;
         self.condition.notify_all();
     }
 }
@@ -153,7 +164,7 @@ impl Bell {
 
     /// Waits for the bell or a tick.
     pub fn wait(&self) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let rung = lock(&self.rung);
         let (mut rung, _) =
             self.condition.wait_timeout_while(rung, TICK, |rung| !*rung).unwrap_or_else(PoisonError::into_inner);
         *rung = false;
