@@ -123,9 +123,9 @@ pub fn from_buffer(
         unsafe { array.copy(py, &executor) }?
     } else {
         let mut bytes = vec![0u8; raw.len.max(0) as usize];
-        // SAFETY: the destination has the length of the view, whose elements are copied in row-major order.
         let status = match bytes.is_empty() {
             true => 0,
+            // SAFETY: the destination has the length of the view, whose elements are copied in row-major order.
             false => unsafe { ffi::PyBuffer_ToContiguous(bytes.as_mut_ptr().cast::<c_void>(), raw, raw.len, ORDER) },
         };
         if status != 0 {
