@@ -66,9 +66,9 @@ def _has_shape(item) -> builtins.bool:
 
 def _bfloat16(obj, device) -> Tensor | None:
     """NumPy's arrays of ml_dtypes.bfloat16, which the buffer protocol has no letter for."""
-    if getattr(getattr(obj, "dtype", None), "name", None) != "bfloat16" or not hasattr(obj, "tobytes"):
+    if getattr(getattr(obj, "dtype", None), "name", None) != "bfloat16" or not hasattr(obj, "view"):
         return None
-    return _native.from_bytes(obj.tobytes(), dt.bfloat16, list(obj.shape), _name(device))
+    return _native.from_buffer(obj.view("uint16"), _name(device), dt.bfloat16)
 
 
 def from_dlpack(x: Any, /, *, device=None, copy: bool | None = None) -> Tensor:

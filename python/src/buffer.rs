@@ -3,15 +3,16 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
-use hologram_core::{DType, Tensor};
+use hologram_core::Tensor;
 use hologram_isa::Type;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::device;
-use crate::dtype::{self, size};
+use crate::dtype::{self, Wanted, size};
 use crate::error::{Result, wrong_type};
+use crate::memory::{Array, from_bytes};
 use crate::tensor::PyTensor;
 
 /// The letter of the struct module for a type; `bfloat16` has none.
@@ -59,6 +60,9 @@ fn address(tensor: &Tensor) -> Option<*mut u8> {
     Some(ptr::with_exposed_provenance_mut(base + tensor.offset()))
 }
 
+/// Row-major, to Python.
+const ORDER: std::ffi::c_char = b'C' as std::ffi::c_char;
+
 /// A view that was acquired, released on drop.
 struct View(Box<ffi::Py_buffer>);
 
@@ -69,10 +73,15 @@ impl Drop for View {
     }
 }
 
-/// A copy of an object's buffer; `None` if it has no buffer of a type of ours.
+/// A copy of an object's buffer; `None` if it has no buffer of a type of ours. `dtype` is another type of the elements'
+/// size, which they are taken for.
 #[pyfunction]
-#[pyo3(signature = (object, device=None))]
-pub fn from_buffer(object: &Bound<'_, PyAny>, device: Option<&Bound<'_, PyAny>>) -> Result<Option<PyTensor>> {
+#[pyo3(signature = (object, device=None, dtype=None))]
+pub fn from_buffer(
+    object: &Bound<'_, PyAny>,
+    device: Option<&Bound<'_, PyAny>>,
+    dtype: Option<Wanted>,
+) -> Result<Option<PyTensor>> {
     let py = object.py();
     let mut view = View(Box::new(ffi::Py_buffer::new()));
     // SAFETY: the object is alive, and the view is ours.
@@ -97,19 +106,34 @@ pub fn from_buffer(object: &Bound<'_, PyAny>, device: Option<&Bound<'_, PyAny>>)
         // SAFETY: the exporter gave as many sizes as dimensions.
         false => unsafe { std::slice::from_raw_parts(raw.shape, rank) }.iter().map(|n| *n as usize).collect(),
     };
-    let mut bytes = vec![0u8; raw.len.max(0) as usize];
-    if !bytes.is_empty() {
-        // SAFETY: the destination has the length of the view, whose elements are copied in row-major order.
-        let status = unsafe {
-            ffi::PyBuffer_ToContiguous(bytes.as_mut_ptr().cast::<c_void>(), raw, raw.len, b'C' as std::ffi::c_char)
+    let ty = match dtype {
+        Some(Wanted(other)) if size(other) == size(ty) => other,
+        Some(Wanted(other)) => return wrong_type(format!("a buffer of {letters:?} is not of {}", dtype::name(other))),
+        None => ty,
+    };
+    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
+    let tensor = if raw.suboffsets.is_null() && !raw.buf.is_null() {
+        let strides = match raw.strides.is_null() {
+            true => (0..shape.len()).map(|k| (shape[k + 1..].iter().product::<usize>() * size(ty)) as isize).collect(),
+            // SAFETY: the exporter gave as many strides as dimensions.
+            false => unsafe { std::slice::from_raw_parts(raw.strides, rank) }.to_vec(),
+        };
+        let array = Array { ty, shape, strides, address: raw.buf.expose_provenance() };
+        // SAFETY: the exporter promised that these elements are readable as long as the view, which is released below.
+        unsafe { array.copy(py, &executor) }?
+    } else {
+        let mut bytes = vec![0u8; raw.len.max(0) as usize];
+        let status = match bytes.is_empty() {
+            true => 0,
+            // SAFETY: the destination has the length of the view, whose elements are copied in row-major order.
+            false => unsafe { ffi::PyBuffer_ToContiguous(bytes.as_mut_ptr().cast::<c_void>(), raw, raw.len, ORDER) },
         };
         if status != 0 {
             return Err(PyErr::fetch(py).into());
         }
-    }
+        from_bytes(py, &executor, ty, &shape, &bytes)?
+    };
     drop(view);
-    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-    let tensor = py.detach(|| Tensor::from_bytes(&executor, DType::Plain(ty), &shape, &bytes))?;
     Ok(Some(PyTensor::new(tensor, name.into())))
 }
 

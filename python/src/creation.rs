@@ -68,7 +68,8 @@ pub fn random(
     counter: u64,
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
-    made(py, device, product(&shape), move |executor| match normal {
+    // A number takes about as long as some additions.
+    made(py, device, product(&shape).saturating_mul(8), move |executor| match normal {
         true => Tensor::random_normal(executor, dtype.0, &shape, seed, counter),
         false => Tensor::random_uniform(executor, dtype.0, &shape, seed, counter),
     })

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{Error, Result};
+use crate::wait::awaited;
 
 /// Rises in the child of a fork: what was opened before is the parent's.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -173,8 +174,10 @@ pub fn metrics(py: Python<'_>, name: &str) -> Result<String> {
 #[pyfunction]
 #[pyo3(signature = (name=None))]
 pub fn synchronize(py: Python<'_>, name: Option<&str>) -> Result<()> {
-    let (_, executor) = open(py, name)?;
-    Ok(py.detach(|| executor.synchronize())?)
+    let (name, executor) = open(py, name)?;
+    let of = executor.clone();
+    let work = move || of.synchronize();
+    Ok(if is_host(&name) { py.detach(work) } else { awaited(py, &executor, 0, work)? }?)
 }
 
 /// Called in the child of a fork: the parent's devices are out of reach, new ones can be opened.

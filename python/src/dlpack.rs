@@ -5,13 +5,12 @@
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
-use std::ptr;
 use std::sync::Arc;
 
 use hologram_backends::ForeignPointer;
 use hologram_core::dlpack::{
-    CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensor, DLManagedTensorVersioned, DLTensor, Described, Exported,
-    IS_COPIED, READ_ONLY, VERSION, is_read_only,
+    CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLManagedTensor, DLManagedTensorVersioned, DLTensor, Exported, IS_COPIED,
+    READ_ONLY, VERSION, is_read_only,
 };
 use hologram_core::{DType, Executor, Tensor};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -21,8 +20,10 @@ use pyo3::types::{PyCapsule, PyDict};
 
 use crate::device;
 use crate::dtype::{name as type_name, size};
-use crate::error::{Error, Result, value};
+use crate::error::{Result, value};
+use crate::memory::Array;
 use crate::tensor::{Inner, PyTensor};
+use crate::wait::worked;
 
 const LEGACY: &CStr = c"dltensor";
 const USED_LEGACY: &CStr = c"used_dltensor";
@@ -139,11 +140,14 @@ impl PyTensor {
                     ));
                 }
                 let (name, executor) = device::open(py, Some("cpu"))?;
-                inner = PyTensor::new(py.detach(|| inner.tensor.to(&executor))?, name.into()).get()?;
+                let x = inner.tensor.clone();
+                let moved = inner.awaited(py, x.bytes() / 4, move || x.to(&executor))??;
+                inner = PyTensor::new(moved, name.into()).get()?;
                 flags = IS_COPIED;
             }
             _ if copy == Some(true) => {
-                inner = inner.beside(py.detach(|| inner.tensor.copy())?).get()?;
+                let x = inner.tensor.clone();
+                inner = inner.beside(worked(py, inner.on_host(), x.bytes() / 4, move || x.copy())??).get()?;
                 flags = IS_COPIED;
             }
             _ => {}
@@ -264,29 +268,7 @@ impl Taken {
     }
 }
 
-/// The elements of an array in the host's memory, in row-major order.
-fn gathered(of: &Described) -> Vec<u8> {
-    let width = size(of.ty);
-    let mut bytes = Vec::with_capacity(of.elements * width);
-    let mut index = vec![0usize; of.shape.len()];
-    for _ in 0..of.elements {
-        let places = index.iter().zip(&of.strides).map(|(i, s)| *i as i64 * s).sum::<i64>();
-        let address = of.address.wrapping_add_signed(places as isize * width as isize);
-        let data = ptr::with_exposed_provenance::<u8>(address);
-        // SAFETY: the producer promised that the elements of its shape and strides are readable.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data, width) });
-        for (i, n) in index.iter_mut().zip(&of.shape).rev() {
-            *i += 1;
-            if *i < *n {
-                break;
-            }
-            *i = 0;
-        }
-    }
-    bytes
-}
-
-fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -> Result<Tensor> {
+fn imported(py: Python<'_>, executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -> Result<Tensor> {
     // SAFETY: the producer gave as many sizes, and strides if any, as dimensions.
     let of = unsafe { taken.tensor().describe() }.or_else(buffer_error)?;
     let format = DType::Plain(of.ty);
@@ -300,7 +282,10 @@ fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -
             let why = if backwards { "has negative strides" } else { "is not aligned to its elements" };
             return buffer_error(format!("an array of {} that {why} needs a copy", type_name(of.ty)));
         }
-        return Ok(Tensor::from_bytes(executor, format, &of.shape, &gathered(&of))?);
+        let strides = of.strides.iter().map(|stride| *stride as isize * size(of.ty) as isize).collect();
+        let array = Array { ty: of.ty, shape: of.shape, strides, address: of.address };
+        // SAFETY: the producer promised that its elements are readable until the deleter, which `taken` calls.
+        return unsafe { array.copy(py, executor) };
     }
     let (strides, bytes) = of.span().or_else(buffer_error)?;
     let writable = !taken.read_only();
@@ -308,8 +293,11 @@ fn imported(executor: &Executor, taken: Taken, host: bool, copy: Option<bool>) -
     // SAFETY: the producer promised that its elements may be used until the deleter, which the owner calls; the strides
     // span these bytes.
     let memory = unsafe { ForeignPointer::new(owner, of.address as u64, bytes, writable) };
-    let tensor = Tensor::from_pointer(executor, memory, format, &of.shape, Some(&strides))?;
-    if copy == Some(true) { Ok(tensor.copy()?) } else { Ok(tensor) }
+    let tensor = py.detach(|| Tensor::from_pointer(executor, memory, format, &of.shape, Some(&strides)))?;
+    if copy != Some(true) {
+        return Ok(tensor);
+    }
+    Ok(worked(py, host, of.elements, move || tensor.copy())??)
 }
 
 /// A tensor over the memory of an object with `__dlpack__`.
@@ -338,6 +326,6 @@ pub fn from_dlpack(object: &Bound<'_, PyAny>, copy: Option<bool>) -> Result<PyTe
         result => result,
     }?;
     let taken = Taken::of(&capsule)?;
-    let tensor = py.detach(|| imported(&executor, taken, host, copy)).map_err(|error: Error| error)?;
+    let tensor = imported(py, &executor, taken, host, copy)?;
     Ok(PyTensor::new(tensor, name.into()))
 }

@@ -80,10 +80,10 @@ impl From<LlmError> for Error {
 
 impl From<SubmitError> for Error {
     fn from(error: SubmitError) -> Error {
-        // The command's names of options, such as top-p, are Python's with underscores.
-        let text = match error.to_string() {
-            text if error_is_of_option(&text) => text.replacen('-', "_", 1),
-            text => text,
+        let text = match &error {
+            // The command's names of options, such as top-p, are Python's with underscores.
+            SubmitError::Invalid { field, reason } => format!("{} {reason}", field.replace('-', "_")),
+            error => error.to_string(),
         };
         Error(match error {
             SubmitError::Stopped => PyRuntimeError::new_err(text),
@@ -102,12 +102,6 @@ impl From<Failure> for Error {
             _ => PyRuntimeError::new_err(text),
         })
     }
-}
-
-/// Whether a message begins with the command's name of an option, such as "top-p is".
-fn error_is_of_option(text: &str) -> bool {
-    let name = text.split_once(" is ").map_or("", |(name, _)| name);
-    name.contains('-') && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-')
 }
 
 /// An error of the system: with its number, Python chooses the class, such as FileNotFoundError.

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use crate::device;
 use crate::error::{Result, system, value};
 use crate::tensor::PyTensor;
+use crate::wait::interruptible;
 
 /// Writes a `.npy` file.
 #[pyfunction]
@@ -18,7 +19,7 @@ pub fn save_npy(py: Python<'_>, path: PathBuf, x: &PyTensor) -> Result<()> {
     crate::tape::refuse("reading elements", &[&x])?;
     let x = x.tensor.clone();
     writable(&path)?;
-    Ok(py.detach(|| x.save_npy(path))?)
+    Ok(interruptible(py, move || x.save_npy(path))??)
 }
 
 /// Reads a `.npy` file.
@@ -27,7 +28,7 @@ pub fn save_npy(py: Python<'_>, path: PathBuf, x: &PyTensor) -> Result<()> {
 pub fn load_npy(py: Python<'_>, path: PathBuf, device: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
     exists(&path)?;
-    Ok(PyTensor::new(py.detach(|| Tensor::load_npy(&executor, path))?, name.into()))
+    Ok(PyTensor::new(interruptible(py, move || Tensor::load_npy(&executor, path))??, name.into()))
 }
 
 /// Writes a safetensors file.
@@ -43,7 +44,7 @@ pub fn save_safetensors(py: Python<'_>, path: PathBuf, tensors: BTreeMap<String,
         return value("there are no tensors to save");
     }
     writable(&path)?;
-    Ok(py.detach(|| Tensor::save_safetensors(&all, path))?)
+    Ok(interruptible(py, move || Tensor::save_safetensors(&all, path))??)
 }
 
 /// Reads a safetensors file.
@@ -56,7 +57,7 @@ pub fn load_safetensors(
 ) -> Result<BTreeMap<String, PyTensor>> {
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
     exists(&path)?;
-    let all = py.detach(|| Tensor::load_safetensors(&executor, path))?;
+    let all = interruptible(py, move || Tensor::load_safetensors(&executor, path))??;
     Ok(all.into_iter().map(|(own, tensor)| (own, PyTensor::new(tensor, name.as_str().into()))).collect())
 }
 

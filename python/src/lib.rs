@@ -13,6 +13,7 @@ mod kernel;
 mod layers;
 mod linalg;
 mod llm;
+mod memory;
 mod ops;
 mod products;
 mod reduce;

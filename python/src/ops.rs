@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
-use crate::creation::made;
+use crate::device;
 use crate::dtype::{self, Wanted, kind, promoted};
 use crate::error::{Result, value, wrong_type};
 use crate::products::matmul;
@@ -609,8 +609,13 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
 #[pyo3(signature = (x, device=None))]
 pub fn to_device(py: Python<'_>, x: &PyTensor, device: Option<&Bound<'_, PyAny>>) -> Result<PyTensor> {
     let inner = x.get()?;
+    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
     let x = inner.tensor.clone();
-    let moved = made(py, device, elements(&x), move |executor| x.to(executor))?;
+    let moved = match *name == *inner.device {
+        true => x,
+        false => inner.awaited(py, elements(&x), move || x.to(&executor))??,
+    };
+    let moved = PyTensor::new(moved, name.into());
     if moved.get()?.device != inner.device {
         tape::refuse_eager("a copy to another device", &[&inner])?;
     }
@@ -633,7 +638,7 @@ pub fn nonzero(py: Python<'_>, x: &PyTensor) -> Result<Vec<PyTensor>> {
     let inner = x.get()?;
     tape::refuse("nonzero", &[&inner])?;
     let x = inner.tensor.clone();
-    let columns = worked(py, inner.on_host(), of_sorting(elements(&x)), move || x.nonzero())??;
+    let columns = inner.awaited(py, of_sorting(elements(&x)), move || x.nonzero())??;
     Ok(columns.into_iter().map(|column| inner.beside(column)).collect())
 }
 
@@ -643,6 +648,6 @@ pub fn unique(py: Python<'_>, x: &PyTensor) -> Result<[PyTensor; 4]> {
     let inner = x.get()?;
     tape::refuse("unique", &[&inner])?;
     let x = inner.tensor.clone();
-    let found = worked(py, inner.on_host(), of_sorting(elements(&x)), move || x.unique())??;
+    let found = inner.awaited(py, of_sorting(elements(&x)), move || x.unique())??;
     Ok([found.values, found.indices, found.inverse, found.counts].map(|part| inner.beside(part)))
 }

@@ -13,7 +13,8 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyTuple}
 use crate::device;
 use crate::dtype::{self, PyDType, Wanted, kind};
 use crate::error::{Result, value, wrong_type};
-use crate::wait::worked;
+use crate::memory;
+use crate::wait::{Ticks, awaited, worked};
 
 /// A tensor on a device. A write by index gives the object new memory: views, and what shares memory with it, keep the
 /// old elements.
@@ -66,11 +67,24 @@ impl Inner {
         device::is_host(&self.device)
     }
 
+    /// The result of work of so many steps that waits for the tensor's device, if that has work.
+    pub fn awaited<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        steps: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        match self.on_host() {
+            true => worked(py, true, steps, work),
+            false => awaited(py, self.tensor.executor(), steps, work),
+        }
+    }
+
     /// The bytes of the elements in row-major order.
     pub fn bytes(&self, py: Python<'_>) -> Result<Vec<u8>> {
         crate::tape::refuse("reading elements", &[self])?;
         let tensor = self.tensor.clone();
-        Ok(worked(py, self.on_host(), tensor.bytes() / 4, move || read(&tensor))??)
+        Ok(self.awaited(py, tensor.bytes() / 4, move || read(&tensor))??)
     }
 }
 
@@ -163,7 +177,8 @@ struct Nested<'py> {
 /// Deepest nesting of lists.
 const MAX_DEPTH: usize = 64;
 
-fn flatten<'py>(object: &Bound<'py, PyAny>, depth: usize, out: &mut Nested<'py>) -> Result<()> {
+fn flatten<'py>(object: &Bound<'py, PyAny>, depth: usize, out: &mut Nested<'py>, ticks: &mut Ticks) -> Result<()> {
+    ticks.tick(object.py())?;
     let list = object.is_instance_of::<PyList>() || object.is_instance_of::<PyTuple>();
     if !list {
         if depth != out.shape.len() {
@@ -182,7 +197,7 @@ fn flatten<'py>(object: &Bound<'py, PyAny>, depth: usize, out: &mut Nested<'py>)
         _ => return value("the nested lists do not have one shape"),
     }
     for item in object.try_iter()? {
-        flatten(&item?, depth + 1, out)?;
+        flatten(&item?, depth + 1, out, ticks)?;
     }
     Ok(())
 }
@@ -195,16 +210,19 @@ pub fn from_objects(
     dtype: Option<Wanted>,
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
-    let (name, executor) = device::open(object.py(), device::name_of(device)?.as_deref())?;
-    let mut nested = Nested::default();
-    flatten(object, 0, &mut nested)?;
+    let py = object.py();
+    let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
+    let (mut nested, mut ticks) = (Nested::default(), Ticks::default());
+    flatten(object, 0, &mut nested, &mut ticks)?;
     for leaf in &mut nested.leaves {
+        ticks.tick(py)?;
         if let Ok(tensor) = leaf.cast::<PyTensor>() {
             *leaf = item(tensor.py(), &tensor.get().get()?)?;
         }
     }
     let mut ty = Type::Bool;
     for leaf in nested.leaves.iter().filter(|_| dtype.is_none()) {
+        ticks.tick(py)?;
         // A bool is an int to Python.
         let own = if leaf.is_instance_of::<PyBool>() {
             Type::Bool
@@ -221,15 +239,20 @@ pub fn from_objects(
         ty = Type::F32;
     }
     let mut ty = dtype.map_or(ty, |Wanted(ty)| ty);
-    if ty == Type::I64 && nested.leaves.iter().any(|l| l.extract::<u64>().is_ok_and(|v| v > i64::MAX as u64)) {
-        ty = Type::U64;
+    for leaf in nested.leaves.iter().filter(|_| ty == Type::I64) {
+        ticks.tick(py)?;
+        if leaf.extract::<u64>().is_ok_and(|number| number > i64::MAX as u64) {
+            ty = Type::U64;
+            break;
+        }
     }
     let mut bytes = Vec::with_capacity(nested.leaves.len() * dtype::size(ty));
     for leaf in &nested.leaves {
+        ticks.tick(py)?;
         let (word, n) = encode(leaf, ty)?;
         bytes.extend_from_slice(&word[..n]);
     }
-    let tensor = Tensor::from_bytes(&executor, DType::Plain(ty), &nested.shape, &bytes)?;
+    let tensor = memory::from_bytes(py, &executor, ty, &nested.shape, &bytes)?;
     Ok(PyTensor::new(tensor, name.into()))
 }
 
@@ -244,7 +267,7 @@ pub fn from_bytes(
     device: Option<&Bound<'_, PyAny>>,
 ) -> Result<PyTensor> {
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-    let tensor = py.detach(|| Tensor::from_bytes(&executor, DType::Plain(dtype.0), &shape, data))?;
+    let tensor = memory::from_bytes(py, &executor, dtype.0, &shape, data)?;
     Ok(PyTensor::new(tensor, name.into()))
 }
 
@@ -257,10 +280,17 @@ fn item<'py>(py: Python<'py>, inner: &Arc<Inner>) -> Result<Bound<'py, PyAny>> {
     Ok(decode(py, &inner.bytes(py)?, inner.ty())?)
 }
 
-fn nested_list<'py>(py: Python<'py>, bytes: &[u8], ty: Type, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+fn nested_list<'py>(
+    py: Python<'py>,
+    bytes: &[u8],
+    ty: Type,
+    shape: &[usize],
+    ticks: &mut Ticks,
+) -> PyResult<Bound<'py, PyAny>> {
+    ticks.tick(py)?;
     let Some((n, rest)) = shape.split_first() else { return decode(py, bytes, ty) };
     let each = rest.iter().product::<usize>() * dtype::size(ty);
-    let items = (0..*n).map(|i| nested_list(py, &bytes[i * each..(i + 1) * each], ty, rest));
+    let items = (0..*n).map(|i| nested_list(py, &bytes[i * each..(i + 1) * each], ty, rest, ticks));
     Ok(PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any())
 }
 
@@ -340,7 +370,7 @@ impl PyTensor {
     fn tolist<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         let inner = self.get()?;
         let bytes = inner.bytes(py)?;
-        Ok(nested_list(py, &bytes, inner.ty(), inner.tensor.shape())?)
+        Ok(nested_list(py, &bytes, inner.ty(), inner.tensor.shape(), &mut Ticks::default())?)
     }
 
     /// The elements' bytes, little-endian and in row-major order.
@@ -356,7 +386,8 @@ impl PyTensor {
     /// Waits until the tensor is computed.
     fn wait(&self, py: Python<'_>) -> Result<()> {
         let inner = self.get()?;
-        Ok(py.detach(|| inner.tensor.wait())?)
+        let tensor = inner.tensor.clone();
+        Ok(inner.awaited(py, 0, move || tensor.wait())??)
     }
 
     /// Takes the place of this object's tensor.
@@ -424,6 +455,7 @@ impl PyTensor {
 /// The elements as text.
 fn shown(py: Python<'_>, inner: &Arc<Inner>) -> Result<String> {
     crate::tape::refuse("reading elements", &[inner])?;
-    let text = py.detach(|| inner.tensor.to_string());
+    let tensor = inner.tensor.clone();
+    let text = inner.awaited(py, 0, move || tensor.to_string())?;
     Ok(text.rsplit_once('\n').map_or(text.clone(), |(elements, _)| elements.to_string()))
 }

@@ -2,14 +2,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hologram_core::Executor;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::error::Result;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How long a wait ignores signals.
 const TICK: Duration = Duration::from_millis(40);
@@ -30,13 +35,23 @@ impl Ended {
 
 /// The result of work on another thread. After Ctrl-C the work runs on, and its result is dropped.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let result = Arc::new(Mutex::new(None));
+    let of_work = result.clone();
+    on_thread(py, Box::new(move || *lock(&of_work) = Some(work())))?;
+    let result = lock(&result).take();
+    result.ok_or_else(|| PyRuntimeError::new_err("a thread of hologram ended without a result").into())
+}
+
+/// Waits for work on another thread, or for Ctrl-C. Compiled once, not for each kind of work.
+fn on_thread(py: Python<'_>, work: Box<dyn FnOnce() + Send>) -> Result<()> {
     let (sender, receiver) = sync_channel(1);
     let ended = Arc::new(Ended::default());
     let of_work = ended.clone();
     let thread = std::thread::Builder::new().name("hologram-work".into());
     thread
         .spawn(move || {
-            drop(sender.send(work()));
+            work();
+            let _ = sender.send(());
             if of_work.second() {
                 ABANDONED.fetch_sub(1, Ordering::Relaxed);
             }
@@ -44,9 +59,9 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
         .map_err(|e| PyRuntimeError::new_err(format!("no thread can be started: {e}")))?;
     let receiver = Mutex::new(receiver);
     loop {
-        let result = py.detach(|| receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK));
-        match result {
-            Ok(value) => return Ok(value),
+        match py.detach(|| lock(&receiver).recv_timeout(TICK)) {
+            // Work that panicked leaves no result.
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupt) = py.check_signals() {
                     ABANDONED.fetch_add(1, Ordering::Relaxed);
@@ -55,9 +70,6 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
                     }
                     return Err(interrupt.into());
                 }
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("a thread of hologram ended without a result").into());
             }
         }
     }
@@ -88,6 +100,43 @@ pub fn worked<T: Send + 'static>(
     if is_long(on_host, steps) { interruptible(py, work) } else { Ok(py.detach(work)) }
 }
 
+/// How long a thread asks a device whether it is idle before another thread waits for it: less than starting one takes.
+const SOON: Duration = Duration::from_micros(50);
+
+/// Whether the device finishes its work at once. If it cannot tell, waiting for it will.
+fn is_soon_idle(executor: &Executor) -> bool {
+    let until = Instant::now() + SOON;
+    loop {
+        match executor.backend().is_idle() {
+            Ok(false) if Instant::now() < until => std::hint::spin_loop(),
+            answer => return answer.unwrap_or(true),
+        }
+    }
+}
+
+/// The result of work of so many steps that waits for a GPU. Ctrl-C ends the wait for it.
+pub fn awaited<T: Send + 'static>(
+    py: Python<'_>,
+    executor: &Executor,
+    steps: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let short = steps <= SHORT && py.detach(|| is_soon_idle(executor));
+    if short { Ok(py.detach(work)) } else { interruptible(py, work) }
+}
+
+/// Looks for Ctrl-C now and then in a loop over Python's objects.
+#[derive(Default)]
+pub struct Ticks(u32);
+
+impl Ticks {
+    /// Counts an object.
+    pub fn tick(&mut self, py: Python<'_>) -> PyResult<()> {
+        self.0 = self.0.wrapping_add(1);
+        if self.0.is_multiple_of(1 << 16) { py.check_signals() } else { Ok(()) }
+    }
+}
+
 /// Steps of sorting so many elements.
 pub fn of_sorting(elements: usize) -> usize {
     elements.saturating_mul(elements.max(2).ilog2() as usize)
@@ -102,7 +151,7 @@ pub struct Bell {
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.rung) = true;
         self.condition.notify_all();
     }
 }
@@ -115,7 +164,7 @@ impl Bell {
 
     /// Waits for the bell or a tick.
     pub fn wait(&self) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let rung = lock(&self.rung);
         let (mut rung, _) =
             self.condition.wait_timeout_while(rung, TICK, |rung| !*rung).unwrap_or_else(PoisonError::into_inner);
         *rung = false;

@@ -97,6 +97,7 @@ def test_arrays_of_five_gigabytes():
         assert x[-1].item() == 7.0
 
 
+# Work on the CPU, and what makes it. The device of the test is the default.
 LONG = {
     "matmul": "x = hg.ones((3000, 3000)); hg.matmul(x, x)",
     "sort": "hg.sort(hg.random.normal((1 << 24,)))",
@@ -107,22 +108,41 @@ LONG = {
     "attention": "q = hg.ones((1, 8, 4096, 64)); hg.nn.attention(q, q, q)",
     "searchsorted": "hg.searchsorted(hg.arange(1 << 20), hg.arange(1 << 24))",
     "gradient": "hg.grad(lambda x: hg.sum(x @ x @ x))(hg.ones((1200, 1200)))",
+    "asarray": "hg.asarray(memory)",
+    "asarray of columns": "hg.asarray(memoryview(memory).cast('B', (1 << 10, 1 << 20))[::-1])",
+    "asarray of a list": "hg.asarray(numbers)",
+    "tolist": "hg.ones((1 << 25,)).tolist()",
+    "save": "hg.save(path, hg.ones((1 << 28,)))",
 }
+# Waits for a GPU, which is given work first.
+WAITS = {
+    "item": "float(y[0, 0])",
+    "a large read": "y.tobytes()",
+    "synchronize": "hg.synchronize()",
+    "another device": "y.to_device('cpu')",
+    "text": "repr(y)",
+    "nonzero": "hg.nonzero(y)",
+}
+WAITS = {what: "y = x\n    for _ in range(400): y = y @ x\n    " + wait for what, wait in WAITS.items()}
 
 
-@pytest.mark.skipif(sys.platform == "win32" or DEVICE != "cpu", reason="Ctrl-C is a signal, and the host's work long")
-@pytest.mark.parametrize("what", LONG)
-def test_ctrl_c_ends_long_work(what):
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is a signal")
+@pytest.mark.parametrize("what", LONG if DEVICE == "cpu" else WAITS)
+def test_ctrl_c_ends_long_work(what, tmp_path):
     code = f"""
 import os, signal, threading, time
 import hologram as hg
-hg.set_default_device("cpu")
+hg.set_default_device({DEVICE!r})
+what, path = {what!r}, {str(tmp_path / "x.npy")!r}
+memory = bytes(1 << 30) if what.startswith("asarray") else b""
+numbers = [0.5] * (1 << 25) if what == "asarray of a list" else []
+x = None if {DEVICE!r} == "cpu" else hg.ones((8192, 8192))
 pressed = []
 def press():
     pressed.append(time.monotonic())
     os.kill(os.getpid(), signal.SIGINT)
 def work():
-    {LONG[what]}
+    {(LONG if DEVICE == "cpu" else WAITS)[what]}
 for wait in (0.05, 0.3):
     threading.Timer(wait, press).start()
     try:

@@ -145,6 +145,20 @@ def test_numpy_both_ways():
     b = np.array([1.5, -2.0], dtype=ml_dtypes.bfloat16)
     assert hg.asarray(b).dtype == hg.bfloat16 and np.asarray(hg.asarray(b)).dtype == ml_dtypes.bfloat16
     assert np.asarray(hg.asarray(b)).tolist() == [1.5, -2.0]
+    assert hg.asarray(np.array([[1.5, -2.0]] * 3, dtype=ml_dtypes.bfloat16)[::-2].T).tolist() == [[1.5] * 2, [-2.0] * 2]
+
+
+def test_large_arrays_are_copied_whole():
+    # More than one piece of 32 MiB, and lines that cross from one to the next.
+    np = pytest.importorskip("numpy")
+    n = np.arange(3 * 7_000_003, dtype=np.int32).reshape(3, 7_000_003)
+    for source in (n, n[:, ::-1], n[:, 1::2], n.T):
+        x = np.asarray(hg.asarray(source).to_device("cpu"))
+        assert x.shape == source.shape and (x == source).all()
+        assert (np.asarray(pickle.loads(pickle.dumps(hg.asarray(source[:2]))).to_device("cpu")) == source[:2]).all()
+    assert (np.asarray(hg.asarray(n[0].tolist(), dtype=hg.int32).to_device("cpu")) == n[0]).all()
+    backwards = hg.from_dlpack(n[::-1], copy=True)
+    assert (np.asarray(backwards) == n[::-1]).all()
 
 
 def test_pickles_and_copies():

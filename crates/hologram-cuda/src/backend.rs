@@ -487,6 +487,18 @@ impl Backend for CudaBackend {
         Counters::timed(&self.counters.waiting, || self.wait_for(event.0))
     }
 
+    fn is_idle(&self) -> Result<bool> {
+        self.context.enter()?;
+        let event = {
+            let queue = self.queue();
+            queue.event_of(queue.last())?
+        };
+        match event {
+            Some((events, index)) => self.told(events[index].has_passed()),
+            None => Ok(true),
+        }
+    }
+
     fn synchronize(&self) -> Result<()> {
         Counters::timed(&self.counters.waiting, || self.wait_for_all())?;
         self.allocator.failures().synchronize()

@@ -165,6 +165,15 @@ pub trait Backend: Send + Sync {
     /// The error of the event's list, at every call; the last 1,024 failed lists are remembered.
     fn wait(&self, event: Event) -> Result<()>;
 
+    /// Whether the device has finished everything submitted, without a wait. Always true where work is done when
+    /// [`submit`](Backend::submit) returns (the default).
+    ///
+    /// # Errors
+    /// A lost device.
+    fn is_idle(&self) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Waits for everything submitted.
     ///
     /// # Errors

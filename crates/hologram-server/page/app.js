@@ -246,7 +246,7 @@ async function reply() {
   const node = $("messages").lastElementChild;
   running = control;
   busy(true);
-  let [first, pieces, usage, drawn] = [0, 0, null, false];
+  let [first, pieces, usage, speed, drawn] = [0, 0, null, null, false];
   const draw = () => {
     drawn = false;
     if (own !== chat) return;
@@ -272,6 +272,7 @@ async function reply() {
       const chunk = JSON.parse(data);
       if (chunk.error) throw new Error(chunk.error.message);
       usage = chunk.usage ?? usage;
+      speed = chunk.timings?.predicted_per_second ?? speed;
       if (!chunk.choices[0]) continue;
       first ||= performance.now();
       pieces += 1;
@@ -284,7 +285,10 @@ async function reply() {
   } finally {
     const seconds = first ? (performance.now() - first) / 1000 : 0;
     const tokens = usage?.completion_tokens ?? pieces;
-    if (seconds > 0 && pieces > 1) message.stats = `${tokens} tokens, ${((tokens - 1) / seconds).toFixed(1)} tokens/s`;
+    // A reply that was stopped has no end with the server's figure.
+    speed ??= seconds > 0 && pieces > 1 ? (tokens - 1) / seconds : 0;
+    if (tokens) message.stats = `${tokens} token${tokens === 1 ? "" : "s"}`;
+    if (tokens && speed) message.stats += `, ${speed.toFixed(1)} tokens/s`;
     const end = control.signal.aborted ? "stopped" : message.cut ? "cut off: maximum tokens or context" : null;
     message.stats = [message.stats, end].filter(Boolean).join(", ");
     delete message.pending;

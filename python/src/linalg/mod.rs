@@ -11,7 +11,7 @@ use hologram_isa::Type;
 use pyo3::prelude::*;
 
 use crate::error::{Result, value, wrong_type};
-use crate::tensor::{Inner, PyTensor, read};
+use crate::tensor::{Inner, PyTensor};
 use crate::wait::worked;
 use crate::{dtype, tape};
 use orthogonal::{Svd, qr, svd};
@@ -40,7 +40,7 @@ impl Matrices {
         }
         let shape = inner.tensor.shape();
         let [batch @ .., rows, columns] = shape else { return value("a matrix has two dimensions") };
-        let bytes = py.detach(|| read(&inner.tensor))?;
+        let bytes = inner.bytes(py)?;
         let values = match ty {
             Type::F64 => bytes.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
             _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b).into()).collect(),

@@ -356,6 +356,10 @@ impl Backend for MetalBackend {
         self.allocator.failures().wait(BackendType::Metal, event, last)
     }
 
+    fn is_idle(&self) -> Result<bool> {
+        Ok(self.queue().is_idle())
+    }
+
     fn synchronize(&self) -> Result<()> {
         Counters::timed(&self.counters.waiting, || self.pass_all())?;
         self.allocator.failures().synchronize()

@@ -341,6 +341,11 @@ impl Queue {
         self.submitted
     }
 
+    /// Whether the device has finished every submission.
+    pub(super) fn is_idle(&self) -> bool {
+        self.done.load(Ordering::Acquire) >= self.submitted
+    }
+
     fn flight(&self, number: u64) -> Option<Commands> {
         self.flights.iter().find(|(n, _)| *n == number).map(|(_, commands)| commands.clone())
     }
