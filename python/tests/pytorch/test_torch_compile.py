@@ -1,6 +1,7 @@
 """What `torch.compile(..., backend="hologram")` does besides models: inputs, options, errors, devices."""
 
 import copy
+import sys
 import warnings
 
 import pytest
@@ -219,3 +220,21 @@ def test_assertions_of_a_model_hold_or_raise():
         with pytest.raises(RuntimeError, match="num_classes"):
             call(torch.tensor([0, 3]))
         assert "num_classes" in str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch's threads are not those of GCC's runtime elsewhere")
+def test_graphs_on_the_cpu_run_on_torchs_threads():
+    from hologram_torch._call import _openmp
+
+    assert _openmp() != 0
+    model, x = nn.Sequential(nn.Linear(300, 500), nn.Softmax(-1)), torch.randn(70, 300)
+    call, threads = compiled(model), torch.get_num_threads()
+    results = []
+    try:
+        for n in (1, 2, 5):
+            torch.set_num_threads(n)
+            results.append(call(x))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(results[0], model(x))
+    assert all(torch.equal(results[0], other) for other in results[1:])
