@@ -7,6 +7,7 @@ mod common;
 mod hub_server;
 
 mod adapters;
+mod bench;
 mod chat;
 mod cli;
 mod documented;
