@@ -150,17 +150,16 @@ impl NativeKernel for Repeated {
         room::<f32>(args, 2, len)?;
         let out = args.output::<f32>(2);
         let non_temporal = is_non_temporal(args.raw(2), len * 4) && columns.is_multiple_of(16);
-        let mut parts = [Part([0.0; PIECE]), Part([0.0; PIECE])];
+        let mut part = Part([0.0; PIECE]);
         // A piece of work is some rows, or a part of a long one.
         let width = columns.min(PIECE * 4);
         let (across, down) = (columns.div_ceil(width), (PIECE * 4) / width);
         while let Some(index) = worker.next(rows.div_ceil(down) * across) {
             let (first, start) = (index / across * down, index % across * width);
             for row in first..(first + down).min(rows) {
-                for ((part, operand), repeat) in parts.iter_mut().zip(operands).zip(self.repeats) {
-                    if repeat == Repeat::Columns {
-                        part.0[..width.min(PIECE)].fill(operand[row]);
-                    }
+                // At most one operand has an element per row, or rows were of one element.
+                if let Some(side) = self.repeats.iter().position(|repeat| *repeat == Repeat::Columns) {
+                    part.0[..width.min(PIECE)].fill(operands[side][row]);
                 }
                 let end = (start + width).min(columns);
                 for from in (start..end).step_by(PIECE) {
@@ -168,7 +167,7 @@ impl NativeKernel for Repeated {
                     let own = |side: usize| match self.repeats[side] {
                         Repeat::Never => &operands[side][row * columns + from..row * columns + to],
                         Repeat::Rows => &operands[side][from..to],
-                        Repeat::Columns => &parts[side].0[..to - from],
+                        Repeat::Columns => &part.0[..to - from],
                     };
                     // SAFETY: each part of a row is claimed by one worker.
                     let out = unsafe { out.part(row * columns + from..row * columns + to) };

@@ -33,6 +33,8 @@ const LEAST_TILES: usize = 8;
 const OWN: usize = 1 << 20;
 const BATCHES: usize = 4;
 /// The most columns for which a left side of `f32` is not packed: if its lines are consecutive, and if its depths are.
+/// These are also of at most [`OWN`] bytes: each step along a line is far from the one before, and larger sides leave the
+/// second-level cache.
 const COLUMNS_OF_LINES: usize = 1024;
 const COLUMNS_OF_DEPTHS: usize = 256;
 /// The most lines that pass through the buffer together.
@@ -181,9 +183,12 @@ impl Gemm {
 
     /// Has the left side read where it lies, if that pays; `along`: whether elements of a line are neighbours.
     pub(super) fn reading_lines(mut self, along: bool) -> Gemm {
-        let most = if along { COLUMNS_OF_LINES } else { COLUMNS_OF_DEPTHS };
+        let pays = match along {
+            true => self.max.m <= COLUMNS_OF_LINES,
+            false => self.max.m <= COLUMNS_OF_DEPTHS && self.left_bytes() <= OWN,
+        };
         let f32s = self.words == Words::F32 && self.format == DType::F32;
-        self.multiply_lines = self.kernels.multiply_lines.filter(|_| f32s && self.max.m <= most);
+        self.multiply_lines = self.kernels.multiply_lines.filter(|_| f32s && pays);
         self
     }
 
