@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::device;
 use crate::dtype::{self, Wanted, size};
 use crate::error::{Result, wrong_type};
-use crate::memory::{Array, from_bytes};
+use crate::memory::{Array, from_bytes, row_major};
 use crate::tensor::PyTensor;
 
 /// The letter of the struct module for a type; `bfloat16` has none.
@@ -114,7 +114,7 @@ pub fn from_buffer(
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
     let tensor = if raw.suboffsets.is_null() && !raw.buf.is_null() {
         let strides = match raw.strides.is_null() {
-            true => (0..shape.len()).map(|k| (shape[k + 1..].iter().product::<usize>() * size(ty)) as isize).collect(),
+            true => row_major(&shape, size(ty)),
             // SAFETY: the exporter gave as many strides as dimensions.
             false => unsafe { std::slice::from_raw_parts(raw.strides, rank) }.to_vec(),
         };

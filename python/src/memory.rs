@@ -16,6 +16,11 @@ const PIECE: usize = 32 << 20;
 /// Elements of a piece that are not in row-major order.
 const SCATTERED: usize = 1 << 21;
 
+/// The distances, in bytes, between elements in row-major order without gaps.
+pub fn row_major(shape: &[usize], width: usize) -> Vec<isize> {
+    (0..shape.len()).map(|k| (shape[k + 1..].iter().product::<usize>() * width) as isize).collect()
+}
+
 /// An array in the host's memory.
 pub struct Array {
     pub ty: Type,
@@ -107,7 +112,7 @@ pub fn from_bytes(py: Python<'_>, executor: &Executor, ty: Type, shape: &[usize]
     if bytes.len() <= PIECE || !fits {
         return Ok(py.detach(|| Tensor::from_bytes(executor, DType::Plain(ty), shape, bytes))?);
     }
-    let strides = (0..shape.len()).map(|k| (shape[k + 1..].iter().product::<usize>() * size(ty)) as isize).collect();
+    let strides = row_major(shape, size(ty));
     let array = Array { ty, shape: shape.to_vec(), strides, address: bytes.as_ptr().expose_provenance() };
     // SAFETY: the bytes are borrowed, and have the shape's size.
     unsafe { array.copy(py, executor) }
