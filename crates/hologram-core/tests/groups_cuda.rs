@@ -4,6 +4,7 @@
 use hologram_backends::Binding;
 use hologram_core::ops::RopeStyle;
 use hologram_core::{CompileOptions, DType, Dim, Executor, Graph, Plan, Result, Tensor};
+use hologram_isa::Type;
 
 /// Sizes of a step: maximum tokens, heads, key/value heads, elements per head, rotated pairs, block size.
 struct Sizes {
@@ -139,4 +140,45 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Kernels of products ask for their weights before the launch before them has ended. Weights that a launch of the same
+/// plan writes must be the new ones: with twice the factor every result is twice as large, to the bit. Norms let the next
+/// launch begin before they do.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn weights_that_a_plan_computes_are_read_when_they_are_written() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let (m, k) = (4096, 4096);
+    let values = Tensor::from_slice(&executor, &[m, k], &numbers(3, m * k)).unwrap();
+    for of in [Type::F32, Type::F16, Type::BF16] {
+        for n in [1, 2, 3, 8, 32] {
+            let run = || -> Result<Vec<Vec<f32>>> {
+                let mut g = Graph::new();
+                let x = g.input("x", DType::F32, &[Dim::Fixed(n), Dim::Fixed(k)])?;
+                let gain = g.input("gain", DType::F32, &[Dim::Fixed(k)])?;
+                let w = g.constant(&values)?;
+                let w = g.rms_norm(w, gain, 1e-5)?;
+                let w = if of == Type::F32 { w } else { g.cast(w, of)? };
+                let x = if of == Type::BF16 { g.cast(x, of)? } else { x };
+                let y = g.linear(x, w)?;
+                g.output("y", y)?;
+                let mut plan = g.compile(&executor, &[])?;
+                plan.write("x", &numbers(5, n * k))?;
+                let all = [1.0f32, 2.0, 4.0, 0.5, 8.0].map(|factor| {
+                    plan.write("gain", &vec![factor; k])?;
+                    plan.run()?;
+                    let y: Vec<f32> = plan.read("y")?;
+                    Ok(y.into_iter().map(|y| y / factor).collect())
+                });
+                all.into_iter().collect()
+            };
+            let all = run().unwrap();
+            assert!(all[0].iter().any(|y| *y != 0.0), "{of:?} · {n}");
+            for (i, y) in all.iter().enumerate() {
+                let other = y.iter().zip(&all[0]).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                assert_eq!(other, 0, "{of:?} · {n}, run {i}: {other} of {} results are of other weights", y.len());
+            }
+        }
+    }
 }

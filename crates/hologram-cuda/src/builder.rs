@@ -9,7 +9,9 @@ use cudarc::driver::sys::{
 };
 use hologram_device::host::{Argument, Faulty, Use, buffers_of, one_by_one};
 use hologram_device::{BackendError, BackendType, KernelName, Launch, Result};
-use hologram_gpu::{Arg, BlasCall, KernelArgs, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap};
+use hologram_gpu::{
+    Arg, BlasCall, KernelArgs, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap, Written,
+};
 use hologram_isa::Program;
 
 use super::blas::{Blas, Operands};
@@ -211,7 +213,13 @@ impl<'a> Builder<'a> {
         let mut joined: Option<(Stack, usize, usize, u64)> = None;
         let mut record = || faults.as_ref().zip(records.next()).map_or(0, |(faults, index)| faults.address(index));
         let mut stacks = self.stacks.into_iter().peekable();
+        let (mut written, mut uses) = (Written::default(), self.uses.iter().peekable());
         for (launch, work) in self.work.into_iter().enumerate() {
+            while let Some(before) = uses.next_if(|u| (u.launch as usize) < launch) {
+                if before.write {
+                    written.add(before.start..before.end);
+                }
+            }
             if let Some((stack, at)) = stacks.next_if(|(stack, _)| stack.launches.start == launch) {
                 let name = format!("{} launches from {}", stack.launches.len(), names[launch]);
                 names.push(KernelName { text: name.into(), is_program: false });
@@ -251,7 +259,8 @@ impl<'a> Builder<'a> {
                     for part in &kernel.parts {
                         let work = match part {
                             Part::Kernel(part) => {
-                                native_kernel(self.context, self.modules, part, &memory).map(Prepared::Kernel)
+                                let early = starts_early(part, &memory, &written, ready.is_empty());
+                                native_kernel(self.context, self.modules, part, &memory, early).map(Prepared::Kernel)
                             }
                             Part::Blas(call) => {
                                 blas_product(self.context, self.blas, call, &memory).map(Prepared::Product)
@@ -302,7 +311,29 @@ fn name(names: &[KernelName], launch: usize, error: BackendError) -> BackendErro
     }
 }
 
-fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch, memory: &Memory<'_>) -> Result<Ready> {
+/// Whether a launch may start before the one before has ended: what it then reads must have been written by a recording
+/// before. Before the first launch of this one anything may run.
+fn starts_early(part: &KernelLaunch, memory: &Memory<'_>, written: &Written, is_first: bool) -> bool {
+    let is_free = |place: At| match place {
+        At::Null => true,
+        At::Binding(index) => match memory.arguments.get(index) {
+            Some(Argument::Slice((address, bytes))) => {
+                !is_first && !written.meets(&(*address..*address + *bytes as u64))
+            }
+            _ => false,
+        },
+        At::Scratch(_) | At::Counters(_) | At::Fault | At::Address(_) => false,
+    };
+    part.early && part.args.early().into_iter().all(is_free)
+}
+
+fn native_kernel(
+    context: &Arc<Context>,
+    modules: &Modules,
+    part: &KernelLaunch,
+    memory: &Memory<'_>,
+    early: bool,
+) -> Result<Ready> {
     let function = modules.kernel(part.image(), &part.entry, part.shared, part.cluster)?;
     let mut own = values(context, &part.args.list(), memory)?;
     let mut ahead = None;
@@ -311,7 +342,7 @@ fn native_kernel(context: &Arc<Context>, modules: &Modules, part: &KernelLaunch,
         ahead = Some((values(context, &list(reads), memory)?, own.len()));
         own.extend(values(context, &list(&vec![Range::NONE; reads.len()]), memory)?);
     }
-    let KernelLaunch { grid, block, shared, cluster, early, .. } = *part;
+    let KernelLaunch { grid, block, shared, cluster, .. } = *part;
     let shape = Shape { grid, block, shared, cluster, early, together: false };
     Ok(Ready { function, shape, values: own, ahead })
 }

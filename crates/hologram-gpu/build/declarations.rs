@@ -39,6 +39,8 @@ impl Group {
 pub struct Parameter {
     pub name: String,
     pub kind: Kind,
+    /// Whether it is memory that the kernel reads before the launch before has ended.
+    pub early: bool,
     pub group: Option<Group>,
 }
 
@@ -192,15 +194,15 @@ fn read(
             _ => from.error(format!("{} has other arguments", token.text)),
         };
         let (kind, name) = match (&*token.text, arguments.len()) {
-            ("IN" | "OUT", 3) => (Kind::Pointer, word(2)?),
+            ("IN" | "OUT" | "EARLY", 3) => (Kind::Pointer, word(2)?),
             ("VAL", 3) => match &*word(1)? {
                 "uint" | "unsigned" => (Kind::Uint, word(2)?),
                 "float" => (Kind::Float, word(2)?),
                 other => return from.error(format!("numbers are uint or float, not {other}")),
             },
-            ("MAP", 2) => (Kind::Map, word(1)?),
+            ("MAP" | "EARLY_MAP", 2) => (Kind::Map, word(1)?),
             ("FAULT", 1) => (Kind::Fault, "fault".to_string()),
-            ("IN" | "OUT" | "VAL" | "MAP" | "FAULT", n) => {
+            ("IN" | "OUT" | "EARLY" | "VAL" | "MAP" | "EARLY_MAP" | "FAULT", n) => {
                 return from.error(format!("{} does not take {n} arguments", token.text));
             }
             _ if text.macros.get(&token.text).is_some_and(|m| m.parameters.is_some()) => {
@@ -229,7 +231,7 @@ fn read(
                 Some(Group { of, field: field.to_string(), part: part.to_string() })
             }
         };
-        out.push(Parameter { name, kind, group });
+        out.push(Parameter { name, kind, early: token.text.starts_with("EARLY"), group });
     }
     Ok(())
 }

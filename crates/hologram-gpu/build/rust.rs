@@ -20,9 +20,9 @@ pub fn type_name(name: &str) -> String {
 pub fn structure(image: &str, declaration: &Declaration) -> String {
     let Declaration { name, file, line, parameters, entries } = declaration;
     let (entries, threads): (Vec<&str>, Vec<u64>) = entries.iter().map(|(name, threads)| (&**name, threads)).unzip();
-    let (mut fields, mut list, mut reads) = (String::new(), String::new(), Vec::new());
+    let (mut fields, mut list, mut reads, mut early) = (String::new(), String::new(), Vec::new(), String::new());
     let mut last = None;
-    for Parameter { name, kind, group } in parameters {
+    for Parameter { name, kind, early: is_early, group } in parameters {
         let of = match group {
             Some(group) if group.is_ahead() => {
                 // These arguments hold the ranges of the next launch; the structure has a launch's own ranges.
@@ -50,6 +50,12 @@ pub fn structure(image: &str, declaration: &Declaration) -> String {
         }
         last = Some(field);
         write!(list, "{}, ", value(kind, &of)).ok();
+        if *is_early {
+            write!(early, "{of}{}, ", if *kind == Kind::Map { ".memory" } else { "" }).ok();
+        }
+    }
+    if !early.is_empty() {
+        early = format!("fn early(&self) -> Vec<Memory> {{ vec![{early}] }}\n");
     }
     let mut told = String::new();
     if !reads.is_empty() {
@@ -64,7 +70,7 @@ pub fn structure(image: &str, declaration: &Declaration) -> String {
          fn image(&self) -> &'static str {{ {image:?} }}\n\
          fn entries(&self) -> &'static [&'static str] {{ &{entries:?} }}\n\
          fn threads(&self) -> &'static [usize] {{ &{threads:?} }}\n\
-         fn list(&self) -> Vec<Arg> {{ vec![{list}] }}\n{told}\n}}\n"
+         fn list(&self) -> Vec<Arg> {{ vec![{list}] }}\n{early}{told}\n}}\n"
     )
 }
 

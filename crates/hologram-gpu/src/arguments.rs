@@ -16,6 +16,11 @@ pub trait KernelArgs: Any + Debug + Send + Sync {
     fn threads(&self) -> &'static [usize];
     /// The arguments in the order of the kernel's declaration, without the next launch's ranges.
     fn list(&self) -> Vec<Arg>;
+    /// The memory that the kernel reads before the launch before it has ended: `EARLY` in `arguments.h`. A launch after
+    /// one that writes it must not start early.
+    fn early(&self) -> Vec<Memory> {
+        Vec::new()
+    }
     /// The ranges that the launch reads and nothing writes, if its kernel takes as many ranges of the next launch after
     /// all other arguments. It prefetches parts of them into the L2 when its own reading ends, so that the memory does
     /// not idle between the launches.

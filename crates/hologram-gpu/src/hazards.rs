@@ -1,5 +1,7 @@
-//! Places the barriers of a list: only they order the launches of a concurrent encoder.
+//! Places the barriers of a list: only they order the launches of a concurrent encoder. And tells which launches may start
+//! before the one before has ended.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use hologram_device::host::Use;
@@ -27,9 +29,59 @@ impl Hazards {
     }
 }
 
+/// The memory that the launches so far write.
+#[derive(Default)]
+pub struct Written {
+    /// Start and end of ranges that neither meet nor touch.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    /// Adds what a launch writes.
+    pub fn add(&mut self, range: Range<u64>) {
+        let Range { mut start, mut end } = range;
+        if start >= end {
+            return;
+        }
+        while let Some((&from, &to)) = self.ranges.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            self.ranges.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Whether any of these bytes is written.
+    pub fn meets(&self, range: &Range<u64>) -> bool {
+        range.start < range.end && self.ranges.range(..range.end).next_back().is_some_and(|(_, end)| *end > range.start)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_that_were_written_are_found() {
+        let mut written = Written::default();
+        for range in [10..20, 40..50, 5..5, 20..25, 30..41, 60..61] {
+            written.add(range);
+        }
+        let found = |range: Range<u64>| written.meets(&range);
+        for (range, want) in [
+            (0..10, false),
+            (0..11, true),
+            (24..25, true),
+            (25..30, false),
+            (29..31, true),
+            (45..46, true),
+            (50..60, false),
+            (12..12, false),
+            (0..100, true),
+        ] {
+            assert_eq!(found(range.clone()), want, "{range:?}");
+        }
+        assert_eq!(written.ranges, BTreeMap::from([(10, 25), (30, 50), (60, 61)]));
+    }
 
     type Touches<'a> = &'a [(Range<u64>, &'a str)];
 

@@ -51,7 +51,7 @@ pub mod kernels {
 pub use arguments::{Arg, KernelArgs, Memory, Range, TensorMap};
 pub use dry::{DryGpu, DryRun};
 pub use gemm::Unpacked;
-pub use hazards::Hazards;
+pub use hazards::{Hazards, Written};
 pub use policy::policy;
 pub use work::{Work, split};
 
@@ -221,8 +221,8 @@ pub struct KernelLaunch {
     pub shared: u32,
     /// Workgroups of a cluster in x; 1 for none.
     pub cluster: u32,
-    /// Whether the kernel calls `DEPENDENCY_WAIT()` before it accesses memory that other launches write or read, so
-    /// that it may start while the launch before it ends (programmatic dependent launch).
+    /// Whether the kernel calls `DEPENDENCY_WAIT()` before it accesses memory that other launches write or read, but for
+    /// [`KernelArgs::early`], so that it may start while the launch before it ends (programmatic dependent launch).
     pub early: bool,
     /// Its form as a phase of a stack, if it can be fused with other launches.
     pub phase: Option<StackPhase>,

@@ -38,6 +38,13 @@ template <int BYTES> FN uint swizzle(uint r, uint c)
     return r * 32 + ((c ^ ((r >> 2) & 1)) << 4);
 }
 
+// Byte `at` of row r of such a tile; rows of 16 bytes or fewer lie one after the other.
+template <int BYTES> FN uint byte_place(uint r, uint at)
+{
+    if constexpr (BYTES < 32) return r * BYTES + at;
+    else return swizzle<BYTES>(r, at >> 4) + (at & 15);
+}
+
 FN void load_matrices(uint (&a)[4], uint address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(address) : "memory");
@@ -98,9 +105,8 @@ FN uint decode_q4(uint v, Q4Scale s)
 // The A fragments of a stage for one 16-row tile of a warp: four 16×16 tiles of bf16, or four 16×32 tiles of 8-bit codes.
 // base: the tile's shared address; row: this lane's row (LANE / 4 added), whose partner is `pair` rows further; scales: address of 2 scales (f16)
 // for each row of the group.
-template <int W, bool I8> FN void load_fragments(uint (&a)[4][4], uint base, uint row, uint pair, uint lane, uint scales)
+template <int W, bool I8, int BYTES = row_bytes<W, I8>(), int PITCH = 4> FN void load_fragments(uint (&a)[4][4], uint base, uint row, uint pair, uint lane, uint scales, uint first = 0)
 {
-    constexpr int BYTES = row_bytes<W, I8>();
     const uint t = lane & 3;
     if constexpr (is_plain(W)) {
         // Lane l gives the address of row l % 8 of matrix l / 8: the two row halves, then the second 8 columns.
@@ -111,20 +117,20 @@ template <int W, bool I8> FN void load_fragments(uint (&a)[4][4], uint base, uin
                 for (uint i = 0; i < 4; ++i) a[s][i] = pack_bf16(half_bits(a[s][i] & 0xffff), half_bits(a[s][i] >> 16));
     } else if constexpr (W == Q8 && !I8) {
         for (uint h = 0; h < 2; ++h) {
-            const uint r = row + h * pair, d2 = load32(scales + r * 4);
+            const uint r = row + h * pair, d2 = load32(scales + r * PITCH);
             for (uint s = 0; s < 4; ++s) {
                 const float d = half_bits(s < 2 ? d2 & 0xffff : d2 >> 16), c = -32896.0f * d;
-                const uint at = base + swizzle<BYTES>(r, s) + 2 * t;
+                const uint at = base + byte_place<BYTES>(r, first + s * 16) + 2 * t;
                 a[s][h] = decode_q8(load16(at) ^ 0x8080, d, c);
                 a[s][h + 2] = decode_q8(load16(at + 8) ^ 0x8080, d, c);
             }
         }
     } else if constexpr (W == Q4 && !I8) {
         for (uint h = 0; h < 2; ++h) {
-            const uint r = row + h * pair, d2 = load32(scales + r * 4);
+            const uint r = row + h * pair, d2 = load32(scales + r * PITCH);
             for (uint b = 0; b < 2; ++b) {
                 const Q4Scale d = split_scale(half_bits(b ? d2 >> 16 : d2 & 0xffff));
-                const uint at = base + swizzle<BYTES>(r, b) + 2 * t;
+                const uint at = base + byte_place<BYTES>(r, first + b * 16) + 2 * t;
                 const uint v = __byte_perm(load16(at), 0, 0x4140), u = __byte_perm(load16(at + 8), 0, 0x4140);
                 a[2 * b][h] = decode_q4(v, d);
                 a[2 * b][h + 2] = decode_q4(u, d);

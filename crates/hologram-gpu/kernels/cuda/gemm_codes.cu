@@ -610,8 +610,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, float 
 
 // Grid: workgroups in clusters of `splits`. step: the step block or null; n: tokens at most. stages: units in a warp's ring, 2 to MOST_STAGES.
 #define CODES(name, W, TOKENS)                                                                                                                  \
-    KERNEL_SHARED(codes_##name##_##TOKENS, WARPS * 32, 1, IN(0, uchar, x), IN(1, float, x_scales), IN(2, uchar, w0), IN(3, uchar, h0), IN(4, uchar, s0),    \
-        IN(5, uchar, w1), IN(6, uchar, h1), IN(7, uchar, s1), IN(8, uchar, w2), IN(9, uchar, h2), IN(10, uchar, s2), IN(11, float, add),        \
+    KERNEL_SHARED(codes_##name##_##TOKENS, WARPS * 32, 1, IN(0, uchar, x), IN(1, float, x_scales), EARLY(2, uchar, w0), EARLY(3, uchar, h0), EARLY(4, uchar, s0),    \
+        EARLY(5, uchar, w1), EARLY(6, uchar, h1), EARLY(7, uchar, s1), EARLY(8, uchar, w2), EARLY(9, uchar, h2), EARLY(10, uchar, s2), IN(11, float, add),        \
         OUT(12, float, y0), OUT(13, float, y1), OUT(14, float, y2), IN(15, uint, step), VAL(16, uint, slot), VAL(17, uint, n),                  \
         VAL(18, uint, m0), VAL(19, uint, m1), VAL(20, uint, m2), VAL(21, uint, k), VAL(22, uint, mode), VAL(23, uint, splits),                  \
         VAL(24, uint, stages))                                                                                                                 \

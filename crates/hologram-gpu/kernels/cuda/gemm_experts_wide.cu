@@ -29,7 +29,7 @@ HOST(GROUPS, FEW_SLOTS, MANY_SLOTS)
         const Operands in = {&x, &w0, &w1, nullptr, s0, s1, nullptr, h0, h1, nullptr, nullptr, k, 0};                                          \
         const Chosen chosen = {plan, most_tiles, {b0, b1}, biased != 0, mode == CLAMPED_SWIGLU};                                               \
         const Matrices all = {m, 0, 0, chosen.clamped ? SWIGLU : (Mode)mode};                                                                  \
-        multiply<W, false, GROUPS, N, true>(in, all, nullptr, y, nullptr, nullptr, false, nullptr, 0, 0, 1, chosen);                           \
+        multiply<W, false, GROUPS, N, 1, false, true>(in, all, nullptr, y, nullptr, nullptr, false, nullptr, 0, 0, 1, chosen);                           \
     }
 #define EXPERTS_OF(name, W) EXPERTS(name, W, 64) EXPERTS(name, W, 128)
 #define PACKED_EXPERTS(name, W, ...) EXPERTS_OF(name, PACKED + planes::W)

@@ -129,8 +129,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 // On compute capability 9.0 types whose records are of several chunks, so that rows are whole stages there, are gemm_wide.cu's: these kernels are empty.
 // Grid: splits · groups of 64 rows in clusters of `splits` (1 before compute capability 9.0), tokens / N. step: the step block or null; n: tokens at most.
 #define FEW(name, W, N, MOST, PER_SM)                                                                                                          \
-    KERNEL_SHARED(name##_##N, 256, PER_SM, IN(0, uchar, x), IN(1, uchar, w0), IN(2, uchar, h0), IN(3, uchar, s0), IN(4, uchar, w1), IN(5, uchar, h1), \
-        IN(6, uchar, s1), IN(7, uchar, w2), IN(8, uchar, h2), IN(9, uchar, s2), IN(10, float, add), OUT(11, void, y0), OUT(12, void, y1),       \
+    KERNEL_SHARED(name##_##N, 256, PER_SM, IN(0, uchar, x), EARLY(1, uchar, w0), EARLY(2, uchar, h0), EARLY(3, uchar, s0), EARLY(4, uchar, w1), EARLY(5, uchar, h1), \
+        EARLY(6, uchar, s1), EARLY(7, uchar, w2), EARLY(8, uchar, h2), EARLY(9, uchar, s2), IN(10, float, add), OUT(11, void, y0), OUT(12, void, y1),       \
         OUT(13, void, y2), IN(14, uint, step), VAL(15, uint, slot), VAL(16, uint, n), VAL(17, uint, m0), VAL(18, uint, m1), VAL(19, uint, m2),  \
         VAL(20, uint, k), VAL(21, uint, mode), VAL(22, uint, narrow), VAL(23, uint, splits))                                                   \
     {                                                                                                                                          \

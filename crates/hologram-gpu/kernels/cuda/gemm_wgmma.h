@@ -5,15 +5,11 @@
 // stage before runs. Workgroups stay and go from tile to tile. Where tiles are few, a cluster shares one: each of its workgroups sums over a part of
 // the row length, and they add what the others have through distributed shared memory.
 #pragma once
-#include "planes.h"
+#include "packed_fragments.h"
+#include "gemm_exact.h"
 #include "wgmma.h"
 #include "copy_engine.h"
 #include "experts_plan.h"
-#define constant
-namespace planes {
-#include "float8.h"
-}
-#undef constant
 FN void store_shared(uint to, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory"); }
 FN void group_sync(uint id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
@@ -23,10 +19,12 @@ struct Operands {
     const uchar *h0, *h1, *h2; // High planes of packed weights.
     const float *x_scales;
     uint k, group; // Elements of a row; elements of a group of 8-bit activations.
+    const TensorMap *high_maps[3]; // High planes for the copy engine.
 
     const TensorMap *weights(uint matrix) const { return matrix == 0 ? w0 : matrix == 1 ? w1 : w2; }
     const uchar *records(uint matrix) const { return matrix == 0 ? s0 : matrix == 1 ? s1 : s2; }
     const half *scales(uint matrix) const { return (const half *)records(matrix); }
+    const TensorMap *high_map(uint matrix) const { return matrix == 0 ? high_maps[0] : matrix == 1 ? high_maps[1] : high_maps[2]; }
     const uchar *high(uint matrix) const { return matrix == 0 ? h0 : matrix == 1 ? h1 : h2; }
 };
 
@@ -44,85 +42,17 @@ template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0
 #define MOST_STAGES 8
 HOST(STRIDE, CHUNK, MOST_SHARED, BESIDE, MOST_STAGES)
 
-template <int W, bool I8, int GROUPS, int N> struct Layout {
-    static constexpr int BYTES = is_packed(W) ? (I8 ? 4 : 2) * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128, CODES = GROUPS * 64 * BYTES;
-    // Of a row, beside its codes: the high plane, or two scales. Stages begin where the copy engine's pattern of 1,024 bytes does.
+// A stage has PARTS parts of 64 elements (of 128 codes). EXACT: packed weights as in gemm_exact.h, of whose sums of activations a stage has a tile too.
+template <int W, bool I8, int GROUPS, int N, int PARTS, bool EXACT> struct Layout {
+    // Bytes of a row's codes in a part and in a stage, in tiles of at most 128 bytes of a row.
+    static constexpr int BYTES = is_packed(W) ? (I8 ? 4 : 2) * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128 * PARTS, CODES = GROUPS * 64 * BYTES * PARTS;
+    static constexpr int ACROSS = BYTES * PARTS < 128 ? BYTES * PARTS : 128, TILE = GROUPS * 64 * ACROSS, TILES = BYTES * PARTS / ACROSS;
+    // Of a row, beside its codes: the high plane, or two scales a part. Stages begin where the copy engine's pattern of 1,024 bytes does.
     static constexpr int PIECE = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : W == Q8 || W == Q4 ? 4 : 0;
-    static constexpr int PIECES = (GROUPS * 64 * PIECE + 1023) / 1024 * 1024;
-    static constexpr int STAGE = X + CODES + PIECES, RESULTS = GROUPS * CHUNK * STRIDE * 4;
+    static constexpr int PITCH = PIECE * PARTS, PIECES = (GROUPS * 64 * PITCH + 1023) / 1024 * 1024;
+    static constexpr int SUMS = EXACT ? N * 128 : 0, STAGE = X + CODES + PIECES + SUMS, RESULTS = GROUPS * CHUNK * STRIDE * 4;
     static constexpr int FIT = (MOST_SHARED - BESIDE - RESULTS) / STAGE, STAGES = FIT > MOST_STAGES ? MOST_STAGES : FIT;
 };
-
-// What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the 64 elements that the lane is
-// responsible for among the four lanes of a row.
-template <uint P> struct Held {
-    static constexpr uint CHUNKS = planes::record_chunks<P>(), BYTES = planes::record_bytes<P>(), FACTORS = planes::factors_of<P>();
-    static constexpr bool PAIR = CHUNKS == 1 && BYTES == 4; // Two words for 64 elements.
-    uint numbers[2], raw[2][PAIR ? 2 : 1];
-
-    // all: the records of each row's matrix; rows: the rows, ~0 for none; chunk: the first of 32 elements; chunks: those of a row, of which the first
-    // `end` are read.
-    __forceinline__ void load(const uchar *const (&all)[2], const uint (&rows)[2], uint chunk, uint chunks, uint end, uint t)
-    {
-        #pragma unroll
-        for (uint h = 0; h < 2; ++h) {
-            numbers[h] = raw[h][0] = 0;
-            if constexpr (PAIR) raw[h][1] = 0;
-            const uint own = chunk + 2 * t;
-            if (rows[h] == ~0u || own >= end) continue;
-            const uchar *const row = all[h] + (size_t)rows[h] * (chunks / CHUNKS * BYTES);
-            if constexpr (FACTORS == planes::WHOLE) raw[h][0] = planes::stream4(row + own / CHUNKS * 4);
-            else if constexpr (PAIR) {
-                const uint2 v = planes::stream8(row + own * 4);
-                raw[h][0] = v.x;
-                raw[h][1] = v.y;
-            } else if constexpr (FACTORS == planes::EXPONENT) raw[h][0] = planes::stream2(row + own);
-            else if constexpr (CHUNKS < 8) raw[h][0] = planes::stream4(row + own * 2);
-            else {
-                const uchar *const record = row + chunk / CHUNKS * BYTES;
-                numbers[h] = BYTES % 4 == 0 ? planes::stream4(record) : planes::stream2(record);
-                if constexpr (FACTORS == planes::SIGNED_32) raw[h][0] = planes::stream2(record + 2 + t * 2);
-                else if constexpr (FACTORS == planes::SIGNED_16) raw[h][0] = planes::stream2(record + 2 + t * 4) | planes::stream2(record + 4 + t * 4) << 16;
-                else raw[h][0] = planes::stream4(record + 4 + t * 4);
-            }
-        }
-    }
-    // The numbers and factors of row h's chunk `b` of the 64 elements that lane `from` holds.
-    __forceinline__ planes::Chunk<P> chunk(uint h, uint b, uint from) const
-    {
-        planes::Chunk<P> c;
-        if constexpr (PAIR) c.numbers = __shfl_sync(~0u, raw[h][b], from);
-        else {
-            const uint v = __shfl_sync(~0u, raw[h][0], from);
-            if constexpr (FACTORS == planes::WHOLE) c.numbers = v;
-            else if constexpr (FACTORS == planes::ONE) c.numbers = v >> 16 * b & 0xffff;
-            else {
-                c.numbers = numbers[h];
-                c.factors = FACTORS == planes::SIGNED_32 || FACTORS == planes::EXPONENT ? v >> 8 * b & 0xff : v >> 16 * b & 0xffff;
-            }
-        }
-        return c;
-    }
-};
-
-// Two bytes at bits 0 and 16.
-FN uint apart(uint v) { return __byte_perm(v, 0, 0x4140); }
-
-// Codes at bits 0 and 16, with the scale and minimum of their half of a chunk, as two bf16: rounded once.
-template <uint P> FN uint decode_pair(uint codes, float2 s)
-{
-    const float low = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044)), high = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7244)); // 128 + code
-    // A minimum would be rounded in the sum with 128 scales.
-    if constexpr (planes::has_minimum<P>()) return pack_bf16(fmaf(low - 128.0f, s.x, -s.y), fmaf(high - 128.0f, s.x, -s.y));
-    const float c = -float(128 + planes::bias_of<P>()) * s.x;
-    return pack_bf16(fmaf(low, s.x, c), fmaf(high, s.x, c));
-}
-// Values of the table, plus 128, in bytes `first` and `first` + 1 of v, times the scale.
-FN uint table_pair(uint v, uint first, float scale)
-{
-    const float low = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7604 + (first << 4))), high = __uint_as_float(__byte_perm(v, 0x47000000u, 0x7614 + (first << 4)));
-    return pack_bf16((low - 32896.0f) * scale, (high - 32896.0f) * scale); // 2^15 + 128 + value
-}
 
 // As wgmma, with operands in e4m3.
 FN void wgmma_e4m3(float (&d)[16], const uint (&a)[4], ulong b, int more)
@@ -134,91 +64,6 @@ FN void wgmma_e4m3(float (&d)[32], const uint (&a)[4], ulong b, int more)
 {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" TEXT64 "}, {%32,%33,%34,%35}, %36, p, 1, 1;}"
         : REGS64(FLOAT) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-}
-
-// Two floats of a byte (E4M3) times the scale, rounded once.
-FN uint float8_pair(uint v, float scale)
-{
-    uint r;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(r) : "r"(v));
-    return pack_bf16(half_bits(r & 0xffff) * scale, half_bits(r >> 16) * scale);
-}
-
-// As load_fragments, for packed weights: 64 elements of the rows, whose factors the lane `from` holds.
-template <uint P> FN void load_packed(uint (&a)[4][4], uint base, uint high, uint row, uint pair, uint lane, const Held<P> &held, uint from)
-{
-    constexpr uint LOW = planes::low_bits<P>(), HIGH = planes::high_bits<P>();
-    const uint t = lane & 3;
-    #pragma unroll
-    for (uint h = 0; h < 2; ++h) {
-        const uint r = row + h * pair;
-        #pragma unroll
-        for (uint b = 0; b < 2; ++b) {
-            const planes::Chunk<P> chunk = held.chunk(h, b, from);
-            const float2 first = planes::scale_of<P>(chunk, 0), second = planes::scale_of<P>(chunk, 1);
-            if constexpr (planes::is_table<P>()) {
-                // Codes lie one after the other.
-                const uint at = base + swizzle<32>(r, b) + (t & 2), by = (t & 1) * 8;
-                #pragma unroll
-                for (uint i = 0; i < 2; ++i) {
-                    const uint v = planes::table_values<P>((load16(at + i * 8) >> by & 0xff) | (load16(at + i * 8 + 4) >> by & 0xff) << 8).x ^ 0x80808080u;
-                    a[2 * b + i][h] = table_pair(v, 0, i ? second.x : first.x);
-                    a[2 * b + i][h + 2] = table_pair(v, 2, i ? second.x : first.x);
-                }
-                continue;
-            }
-            uint codes[4]; // Of elements 2t and 2t + 1, and of those 8, 16 and 24 further.
-            if constexpr (LOW == 4) {
-                const uint at = base + swizzle<32>(r, b) + 2 * t;
-                const uint v = apart(load16(at)), u = apart(load16(at + 8));
-                codes[0] = v & 0x000f000fu;
-                codes[1] = u & 0x000f000fu;
-                codes[2] = v >> 4 & 0x000f000fu;
-                codes[3] = u >> 4 & 0x000f000fu;
-            } else {
-                const uint at = base + r * 16 + b * 8 + (t & 1) * 2, by = (t >> 1) * 2;
-                const uint v = apart(load16(at)) >> by, u = apart(load16(at + 4)) >> by;
-                codes[0] = v & 0x00030003u;
-                codes[1] = v >> 4 & 0x00030003u;
-                codes[2] = u & 0x00030003u;
-                codes[3] = u >> 4 & 0x00030003u;
-            }
-            if constexpr (HIGH == 1) {
-                const uint v = apart(load16(high + r * 8 + b * 4 + (t & 1) * 2)) >> (t >> 1);
-                #pragma unroll
-                for (uint i = 0; i < 4; ++i) codes[i] |= (v >> 2 * i & 0x00010001u) << LOW;
-            }
-            if constexpr (HIGH == 2) {
-                const uint at = high + r * 16 + b * 8 + (t & 1) * 2, by = (t >> 1) * 2;
-                const uint v = apart(load16(at)) >> by, u = apart(load16(at + 4)) >> by;
-                codes[0] |= (v & 0x00030003u) << LOW;
-                codes[1] |= (v >> 4 & 0x00030003u) << LOW;
-                codes[2] |= (u & 0x00030003u) << LOW;
-                codes[3] |= (u >> 4 & 0x00030003u) << LOW;
-            }
-            a[2 * b][h] = decode_pair<P>(codes[0], first);
-            a[2 * b][h + 2] = decode_pair<P>(codes[1], first);
-            a[2 * b + 1][h] = decode_pair<P>(codes[2], second);
-            a[2 * b + 1][h + 2] = decode_pair<P>(codes[3], second);
-        }
-    }
-}
-
-// As load_packed, for floats of a byte.
-template <uint P> FN void load_float8(uint (&a)[4][4], uint base, uint row, uint pair, uint lane, const Held<P> &held, uint from)
-{
-    const uint t = lane & 3;
-    #pragma unroll
-    for (uint h = 0; h < 2; ++h) {
-        const uint r = row + h * pair;
-        const float scale = __uint_as_float(held.chunk(h, 0, from).numbers);
-        #pragma unroll
-        for (uint s = 0; s < 4; ++s) {
-            const uint at = base + swizzle<64>(r, s) + 2 * t;
-            a[s][h] = float8_pair(load16(at), scale);
-            a[s][h + 2] = float8_pair(load16(at + 8), scale);
-        }
-    }
 }
 
 // Of experts: what `expert_order` has made (gemm_experts.cu), biases per row of each expert, and whether SWIGLU stands for gpt-oss' gate.
@@ -233,20 +78,20 @@ struct Spot { uint token, end, group, rows; };
 
 // step, slot, most: the tokens of this run, as `tokens` reads them. With EXPERTS tokens are slots in the plan's order, whose results go to where they
 // were before it; w has the rows of one expert.
-template <int W, bool I8, int GROUPS, int N, bool EXPERTS = false>
+template <int W, bool I8, int GROUPS, int N, int PARTS = 1, bool EXACT = false, bool EXPERTS = false>
 FN void multiply(const Operands &in, const Matrices &w, const float *add, void *y0, void *y1, void *y2, bool narrow, const uint *step_block, uint slot, uint most, uint splits, const Chosen &chosen = {})
 {
-    using L = Layout<W, I8, GROUPS, N>;
+    using L = Layout<W, I8, GROUPS, N, PARTS, EXACT>;
     constexpr uint P = type_of<W>();
-    // Packed weights of few tokens are on their way before the launch before this one has ended.
-    const bool early = is_packed(W) && !EXPERTS && most <= N;
+    // Weights of few tokens are on their way before the launch before this one has ended.
+    const bool early = !EXPERTS && most <= N;
     if (!early) dependency_wait();
     uint n = early || EXPERTS ? most : tokens(step_block, slot, most);
     constexpr int BYTES = L::BYTES;
-    constexpr bool SCALED = L::PIECE > 0;
+    constexpr bool SCALED = L::PIECE > 0 && !EXACT;
     extern __shared__ uchar shared[];
     const uint base = (shared_address(shared) + 1023) & ~1023u;
-    const uint results = base + L::STAGES * L::STAGE, full = results + L::RESULTS, empty = full + L::STAGES * 8;
+    const uint results = base + L::STAGES * L::STAGE, full = results + L::RESULTS, empty = full + L::STAGES * 8, summed = empty + L::STAGES * 8;
     const uint thread = threadIdx.x, role = thread >> 7, lane = thread & 31;
     const bool gated = w.gated();
     const uint groups = gated ? (w.m0 + 31) / 32 : (w.m0 + 63) / 64 + (w.m1 + 63) / 64 + (w.m2 + 63) / 64;
@@ -261,14 +106,15 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     };
     const uint rank = splits > 1 ? cluster_rank() : 0, begin = splits > 1 ? blockIdx.x / splits : blockIdx.x;
     const uint apart = splits > 1 ? gridDim.x / splits : gridDim.x;
-    // Stages of 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end everything is zero.
-    constexpr uint ROUND = is_packed(W) ? 4 : 2;
-    const uint all = (in.k * (I8 ? 1 : 2) + 127) / 128, steps = (all + ROUND * splits - 1) / (ROUND * splits) * ROUND, start = rank * steps;
+    // Stages of PARTS · 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end everything is zero.
+    constexpr uint ROUND = is_packed(W) ? 4 / PARTS : PARTS > 1 ? 1 : 2;
+    const uint all = (in.k * (I8 ? 1 : 2) + 128 * PARTS - 1) / (128 * PARTS), steps = (all + ROUND * splits - 1) / (ROUND * splits) * ROUND, start = rank * steps;
 
     if (thread == 0) {
         for (uint s = 0; s < L::STAGES; ++s) {
             barrier_init(full + s * 8, SCALED ? 34 : 2);
             barrier_init(empty + s * 8, GROUPS);
+            if (EXACT) barrier_init(summed + s * 8, 2);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -278,7 +124,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     auto next = [&] { if (++stage == L::STAGES) { stage = 0; phase ^= 1; } };
 
     if (role == GROUPS) {
-        if constexpr (GROUPS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if constexpr (EXACT) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        else if constexpr (GROUPS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const uint warp = thread >> 5 & 3;
         if (warp == 0 && lane == 0) {
             if (early) dependency_wait();
@@ -287,29 +134,50 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 for (uint step = 0; step < steps; ++step) {
                     barrier_wait(empty + stage * 8, phase ^ 1);
                     barrier_expect(full + stage * 8, L::X);
-                    copy_tile(base + stage * L::STAGE, in.x, (start + step) * (I8 ? 128 : 64), token, full + stage * 8);
+                    #pragma unroll
+                    for (uint p = 0; p < PARTS; ++p) copy_tile(base + stage * L::STAGE + p * N * 128, in.x, ((start + step) * PARTS + p) * (I8 ? 128 : 64), token, full + stage * 8);
                     next();
                 }
             }
         } else if (warp == 1 && lane == 0) {
             for (uint tile = begin; tile < tiles; tile += apart) {
-                uint row[GROUPS];
-                const TensorMap *map[GROUPS];
                 const Spot spot = spot_of(tile);
+                const auto matrix_of = [&](const Group &group) { return group.m ? group.matrix : 0; };
+                const auto row_of = [&](const Group &group) { return spot.rows + (group.m ? group.row : w.m0); };
+                // Registers are scarce where stages are long; there groups are found anew in each.
+                uint rows[GROUPS], matrices[GROUPS];
                 #pragma unroll
                 for (uint g = 0; g < GROUPS; ++g) {
                     const Group group = locate(w, spot.group + g);
-                    map[g] = in.weights(group.m ? group.matrix : 0);
-                    row[g] = spot.rows + (group.m ? group.row : w.m0);
+                    matrices[g] = matrix_of(group);
+                    rows[g] = row_of(group);
                 }
                 for (uint step = 0; step < steps; ++step) {
-                    const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (is_plain(W) ? BYTES / 2 : BYTES);
+                    const uint codes = base + stage * L::STAGE + L::X, column = (start + step) * (is_plain(W) ? BYTES / 2 : BYTES) * PARTS;
                     barrier_wait(empty + stage * 8, phase ^ 1);
-                    barrier_expect(full + stage * 8, L::CODES);
-                    #pragma unroll
-                    for (uint g = 0; g < GROUPS; ++g) {
-                        copy_tile(codes + g * 64 * BYTES, map[g], column, row[g], full + stage * 8);
-                        if (gated) copy_tile(codes + (g * 64 + 32) * BYTES, in.w1, column, row[g], full + stage * 8);
+                    barrier_expect(full + stage * 8, L::CODES + (EXACT ? GROUPS * 64 * L::PITCH : 0));
+                    const auto copy = [&](uint g, uint matrix, uint row) {
+                        #pragma unroll
+                        for (uint c = 0; c < L::TILES; ++c) {
+                            const uint to = codes + c * L::TILE + g * 64 * L::ACROSS, x = column + c * (is_plain(W) ? L::ACROSS / 2 : L::ACROSS);
+                            copy_tile(to, in.weights(matrix), x, row, full + stage * 8);
+                            if (gated) copy_tile(to + 32 * L::ACROSS, in.w1, x, row, full + stage * 8);
+                        }
+                        if constexpr (EXACT && L::PITCH > 0) {
+                            const uint to = codes + L::CODES + g * 64 * L::PITCH, x = (start + step) * L::PITCH;
+                            copy_tile(to, in.high_map(matrix), x, row, full + stage * 8);
+                            if (gated) copy_tile(to + 32 * L::PITCH, in.high_map(1), x, row, full + stage * 8);
+                        }
+                    };
+                    if constexpr (EXACT) {
+                        #pragma unroll 1
+                        for (uint g = 0; g < GROUPS; ++g) {
+                            const Group group = locate(w, spot.group + g);
+                            copy(g, matrix_of(group), row_of(group));
+                        }
+                    } else {
+                        #pragma unroll
+                        for (uint g = 0; g < GROUPS; ++g) copy(g, matrices[g], rows[g]);
                     }
                     next();
                 }
@@ -330,18 +198,34 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     valid |= (uint)inside << i;
                 }
                 for (uint step = start; step < start + steps; ++step) {
-                    const uint to = base + stage * L::STAGE + L::X + L::CODES + lane * L::PIECE;
+                    const uint to = base + stage * L::STAGE + L::X + L::CODES;
                     barrier_wait(empty + stage * 8, phase ^ 1);
+                    constexpr uint EACH = L::PITCH < 16 ? L::PITCH : 16;
                     #pragma unroll
                     for (uint i = 0; i < GROUPS * 2; ++i) {
                         const bool there = step < all && (valid >> i & 1); // Elsewhere nothing is read, and zeros are written.
-                        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to + i * 32 * L::PIECE), "l"(from[i] + (there ? step * L::PIECE : 0)),
-                                     "n"(SCALED ? L::PIECE : 4), "r"(there ? L::PIECE : 0) : "memory");
+                        #pragma unroll
+                        for (int c = 0; c < L::PITCH; c += 16) {
+                            const uint at = to + i / 2 * 64 * L::PITCH + byte_place<L::PITCH>(i % 2 * 32 + lane, c);
+                            const uchar *const p = from[i] + (there ? step * L::PITCH + c : 0);
+                            if constexpr (EACH == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(p), "r"(there ? 16 : 0) : "memory");
+                            else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(p), "n"(SCALED && EACH < 16 ? EACH : 4), "r"(there ? EACH : 0) : "memory");
+                        }
                     }
                     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full + stage * 8) : "memory");
                     next();
                 }
             }
+        } else if (warp >= 2 && EXACT) {
+            for (uint tile = begin; tile < tiles; tile += apart)
+                for (uint step = 0; step < steps; ++step) {
+                    const uint x = base + stage * L::STAGE;
+                    barrier_wait(full + stage * 8, phase);
+                    sum_activations<runs_of<P>(), N, 2>(x, x + L::X + L::CODES + L::PIECES, warp & 1, lane);
+                    __syncwarp();
+                    if (lane == 0) barrier_arrive(summed + stage * 8);
+                    next();
+                }
         }
         __syncwarp();
         if (splits > 1 && begin < tiles) cluster_sync();
@@ -351,6 +235,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
 
     if constexpr (GROUPS == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     if constexpr (GROUPS == 3) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+    if constexpr (GROUPS == 4 && !EXACT) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    if constexpr (GROUPS == 4 && EXACT) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
     const uint warp = thread >> 5 & 3, t = lane & 3;
     const uint pair = gated ? 32 : 8, row = warp * (gated ? 8 : 16) + (lane >> 2);
     const uint own = results + role * (CHUNK * STRIDE * 4);
@@ -362,7 +248,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         const Group group = locate(w, spot.group + role);
         void *const out = group.matrix == 0 ? y0 : group.matrix == 1 ? y1 : y2;
         float sum[N / 2];
-        uint a[2][4][4], before = 0;
+        uint a[2][4][4], codes[2][2][4], before = 0;
         // With an addition: this thread's pieces of what is added to a chunk's results, fetched a chunk ahead.
         constexpr uint PIECES = CHUNK * 16 / 128;
         float4 added[PIECES];
@@ -445,6 +331,10 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             fetch(0);
         } else if constexpr (I8) {
             int dot[N / 2];
+            if (early) {
+                dependency_wait();
+                n = tokens(step_block, slot, most);
+            }
             for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
             for (uint step = 0; step < steps; step += 2) {
                 // Sums start from 1.5 · 2^23 as f32, so that their bits are that f32 plus the sum.
@@ -489,12 +379,79 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     sum[i] *= to < n ? in.x_scales[to] : 0.0f;
                 }
             fetch(0);
+        } else if constexpr (EXACT) {
+            constexpr uint RUNS = runs_of<P>();
+            const auto load = [&](Held<P> &to, uint step, bool wanted) {
+                const uchar *const records[2] = {in.records(gated ? 0 : group.matrix), in.records(gated ? 1 : group.matrix)};
+                const uint first = group.row + row, second = first + (gated ? 0 : 8);
+                const uint rows[2] = {first < group.m ? spot.rows + first : ~0u, second < group.m ? spot.rows + second : ~0u};
+                to.load(records, rows, (start + step) * 2 * PARTS, in.k / 32, wanted ? in.k / 32 : 0, t);
+            };
+            Held<P> held;
+            load(held, 0, true);
+            if (early) {
+                dependency_wait();
+                n = tokens(step_block, slot, most);
+            }
+            uint exponents; // A number that the assembler does not know: of two constants it would make two instructions.
+            asm volatile("{.reg .u32 z; mov.u32 z, %%nctaid.z; mul.lo.u32 %0, z, 0x43004300;}" : "=r"(exponents));
+            // Three units are under way: chunks, or halves of them with a scale each, then what is added. Those before the first are zero.
+            float dot[N / 2];
+            #pragma unroll
+            for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
+            const uint row_low = L::X + role * 64 * L::ACROSS + byte_place<L::ACROSS>(row, 0), row_high = L::X + L::CODES + role * 64 * L::PITCH;
+            #pragma unroll 1
+            for (uint step = 0; step < steps; ++step) {
+                const Factors<P> factors(held);
+                load(held, step + 1, step + 1 < steps);
+                const uint x = base + stage * L::STAGE;
+                const auto scale = [&](uint unit, uint h) { return __shfl_sync(~0u, factors.scale[h][unit / RUNS % 2][unit % RUNS], (lane & ~3u) | unit / RUNS / 2); };
+                const auto decode = [&](uint c) {
+                    const uint byte = c * (BYTES / 2);
+                    load_exact<P, L::ACROSS, L::PITCH>(codes[c % 2], x + row_low + byte / L::ACROSS * L::TILE, byte % L::ACROSS, x + row_high, c * (L::PIECE / 2), row, pair, lane, exponents);
+                };
+                barrier_wait(full + stage * 8, phase);
+                decode(0);
+                #pragma unroll
+                for (uint unit = 0; unit < 8 * RUNS; ++unit) {
+                    const uint c = unit / RUNS, r = unit % RUNS;
+                    const ulong b = describe(x + c / 2 * (N * 128)) + c % 2 * 4;
+                    wgmma_fence();
+                    wgmma(dot, codes[c % 2][r], b + 2 * r, 0);
+                    if (RUNS == 1) wgmma(dot, codes[c % 2][1], b + 2, 1);
+                    wgmma_commit();
+                    const float scales[2] = {scale(unit, 0), scale(unit, 1)};
+                    if (r == RUNS - 1 && c < 7) decode(c + 1);
+                    wgmma_wait<0>();
+                    #pragma unroll
+                    for (uint i = 0; i < N / 2; ++i) asm volatile("" : "+f"(dot[i])::"memory");
+                    #pragma unroll
+                    for (uint i = 0; i < N / 2; ++i) sum[i] = fmaf(dot[i], scales[i >> 1 & 1], sum[i]);
+                }
+                const ulong b = describe(x + L::X + L::CODES + L::PIECES);
+                barrier_wait(summed + stage * 8, phase);
+                wgmma_fence();
+                const uint n[4] = {factors.high[0][0], factors.high[1][0], RUNS == 1 ? factors.low[0][0] : factors.high[0][RUNS - 1], RUNS == 1 ? factors.low[1][0] : factors.high[1][RUNS - 1]};
+                wgmma(sum, n, b, 1);
+                wgmma(sum, n, b + 2, 1);
+                if constexpr (RUNS == 2) {
+                    const uint rest[4] = {factors.low[0][0], factors.low[1][0], factors.low[0][RUNS - 1], factors.low[1][RUNS - 1]};
+                    wgmma(sum, rest, b, 1);
+                }
+                wgmma_commit();
+                wgmma_wait<0>();
+                #pragma unroll
+                for (uint i = 0; i < N / 2; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+                release(stage);
+                next();
+            }
+            fetch(0);
         } else if constexpr (is_packed(W)) {
             const auto load = [&](Held<P> &to, uint step, bool wanted) {
                 const uchar *const records[2] = {in.records(gated ? 0 : group.matrix), in.records(gated ? 1 : group.matrix)};
                 const uint first = group.row + row, second = first + (gated ? 0 : 8);
                 const uint rows[2] = {first < group.m ? spot.rows + first : ~0u, second < group.m ? spot.rows + second : ~0u};
-                to.load(records, rows, (start + step) * 2, in.k / 32, wanted ? in.k / 32 : 0, t);
+                to.load(records, rows, (start + step) * 2 * PARTS, in.k / 32, wanted ? in.k / 32 : 0, t);
             };
             Held<P> held, ahead;
             load(held, 0, true);
@@ -502,23 +459,27 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                 dependency_wait();
                 n = tokens(step_block, slot, most);
             }
-            for (uint step = 0; step < steps; step += 4) {
-                load(ahead, step + 4, step + 4 < steps);
+            for (uint step = 0; step < steps; step += ROUND) {
+                load(ahead, step + ROUND, step + ROUND < steps);
                 #pragma unroll
                 for (uint i = 0; i < 4; ++i) {
-                    barrier_wait(full + stage * 8, phase);
-                    const uint x = base + stage * L::STAGE;
-                    if constexpr (planes::low_bits<P>() == 8) load_float8<P>(a[i % 2], x + L::X + role * 64 * BYTES, row, pair, lane, held, (lane & ~3u) | i);
-                    else load_packed<P>(a[i % 2], x + L::X + role * 64 * BYTES, x + L::X + L::CODES + role * 64 * L::PIECE, row, pair, lane, held, (lane & ~3u) | i);
-                    const ulong b = describe(x);
+                    constexpr uint P_ACROSS = L::ACROSS;
+                    const uint part = i % PARTS;
+                    if (part == 0) barrier_wait(full + stage * 8, phase);
+                    const uint x = base + stage * L::STAGE, codes = x + L::X + part * BYTES / L::ACROSS * L::TILE + role * 64 * L::ACROSS, first = part * BYTES % L::ACROSS;
+                    if constexpr (planes::low_bits<P>() == 8) load_float8<P, P_ACROSS>(a[i % 2], codes, first, row, pair, lane, held, (lane & ~3u) | i);
+                    else load_packed<P, P_ACROSS, L::PITCH>(a[i % 2], codes, first, x + L::X + L::CODES + role * 64 * L::PITCH, part * L::PIECE, row, pair, lane, held, (lane & ~3u) | i);
+                    const ulong b = describe(x + part * N * 128);
                     wgmma_fence();
                     #pragma unroll
                     for (uint s = 0; s < 4; ++s) wgmma(sum, a[i % 2][s], b + 2 * s, step + i + s > 0);
                     wgmma_commit();
                     wgmma_wait<1>();
-                    if (step + i > 0) release(before);
-                    before = stage;
-                    next();
+                    if (part == 0 && step + i > 0) release(before);
+                    if (part == PARTS - 1) {
+                        before = stage;
+                        next();
+                    }
                 }
                 held = ahead;
             }
@@ -526,21 +487,28 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             wgmma_wait<0>();
             release(before);
         } else {
-            for (uint step = 0; step < steps; step += 2)
+            if (early) {
+                dependency_wait();
+                n = tokens(step_block, slot, most);
+            }
+            for (uint step = 0; step < steps; step += ROUND)
                 #pragma unroll
-                for (uint i = 0; i < 2; ++i) {
-                    barrier_wait(full + stage * 8, phase);
-                    const uint x = base + stage * L::STAGE;
-                    load_fragments<W, I8>(a[i], x + L::X + role * 64 * BYTES, row, pair, lane, x + L::X + L::CODES + role * 256);
-                    const ulong b = describe(x);
+                for (uint i = 0; i < ROUND * PARTS; ++i) {
+                    const uint part = i % PARTS;
+                    if (part == 0) barrier_wait(full + stage * 8, phase);
+                    const uint x = base + stage * L::STAGE, codes = x + L::X + part * BYTES / L::ACROSS * L::TILE + role * 64 * L::ACROSS;
+                    load_fragments<W, I8, L::ACROSS, L::PITCH>(a[i % 2], codes, row, pair, lane, x + L::X + L::CODES + role * 64 * L::PITCH + part * L::PIECE, part * BYTES % L::ACROSS);
+                    const ulong b = describe(x + part * N * 128);
                     wgmma_fence();
                     #pragma unroll
-                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i][s], b + 2 * s, step + i + s > 0);
+                    for (uint s = 0; s < 4; ++s) wgmma(sum, a[i % 2][s], b + 2 * s, step + i + s > 0);
                     wgmma_commit();
                     wgmma_wait<1>();
-                    if (step + i > 0) release(before);
-                    before = stage;
-                    next();
+                    if (part == 0 && step + i > 0) release(before);
+                    if (part == PARTS - 1) {
+                        before = stage;
+                        next();
+                    }
                 }
             fetch(0);
             wgmma_wait<0>();
@@ -565,9 +533,14 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             write_group(w, group, token + first, min(share, N - first), n, add, out, narrow, thread & 127, [&](uint t, uint r) {
                 auto total = [&](uint r) {
                     float4 v = make_float4(0, 0, 0, 0);
-                    for (uint from = 0; from < splits; ++from) {
-                        const float4 p = load_cluster(sums + ((first + t) * STRIDE + r) * 4, from);
-                        v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
+                    // Several loads at a time: another workgroup's memory is far away.
+                    constexpr uint AT_ONCE = N == 256 ? 2 : 4;
+                    for (uint from = 0; from < splits; from += AT_ONCE) {
+                        float4 p[AT_ONCE];
+                        #pragma unroll
+                        for (uint i = 0; i < AT_ONCE; ++i) p[i] = from + i < splits ? load_cluster(sums + ((first + t) * STRIDE + r) * 4, from + i) : make_float4(0, 0, 0, 0);
+                        #pragma unroll
+                        for (uint i = 0; i < AT_ONCE; ++i) v = make_float4(v.x + p[i].x, v.y + p[i].y, v.z + p[i].z, v.w + p[i].w);
                     }
                     return v;
                 };

@@ -1,8 +1,9 @@
 // How a kernel declares its arguments. The crate's `build/` reads the declarations of all texts, and makes of each the
 // structure that a launch fills in. The first argument of a form is the number of the kernel's argument.
 //   IN, OUT: memory that is read, or written too.
+//   EARLY: memory that is read before the launch before has ended, which must not have written it.
 //   VAL: a number, uint or float.
-//   MAP: a matrix for the copy engine.
+//   MAP, EARLY_MAP: a matrix for the copy engine.
 //   FAULT: the fault record.
 //   COUNT: a number that may be known only when the kernel runs, with the step block that it is read from: four arguments.
 //          COUNTED gives the number.
@@ -49,6 +50,8 @@
 #define OUT(i, T, n) device T *n [[buffer(i)]]
 #define VAL(i, T, n) constant T &n [[buffer(i)]]
 #endif
+#define EARLY(i, T, n) IN(i, T, n)
+#define EARLY_MAP(i, n) MAP(i, n)
 #define FAULT(i) OUT(i, uint, fault)
 // Word `slot` of the step block, or `most` where the slot is ~0; of a count times `per`.
 #define EXTENT(i, name) VAL(i, uint, name##_slot), VAL(i + 1, uint, name##_most)

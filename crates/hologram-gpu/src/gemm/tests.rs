@@ -152,8 +152,8 @@ fn products() {
         (DType::BF16, DType::F16, 512, 6144, 4096, Some(("wgmma_f16_3_128", 1)), Some("mma_f16_128")),
         (DType::BF16, DType::F16, 16, 2048, 2048, Some(("wgmma_f16_2_32", 4)), Some("mma_f16_32")),
         // A few tokens each of several sequences.
-        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_1_32", 2)), Some("mma_q4_32")),
-        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_2_32", 1)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 16, 4096, 14336, Some(("wgmma_q4_4_32", 6)), Some("mma_q4_32")),
+        (DType::BF16, DType::Q4Planes, 32, 28672, 4096, Some(("wgmma_q4_4_32", 1)), Some("mma_q4_32")),
         (i8(2560), DType::T2Planes, 512, 3840, 2560, Some(("wgmma_t2_2_128", 1)), Some("mma_t2_i8_128")),
         // Groups that are neither a block nor a row, and activations in blocks of 32: mma.sync on every device.
         (i8(512), DType::T2Planes, 20, 256, 1024, Some(("mma_t2_i8_32", 1)), Some("mma_t2_i8_32")),
@@ -388,9 +388,9 @@ fn preferred_codes_have_kernels() {
 fn few_tokens_with_packed_matrices() {
     let of = |spec: &KernelSpec, target| launch(find(spec, target)).map(|l| (l.entry.clone(), l.grid[0], l.cluster));
     let cases = [
-        (BlockType::Q4_K, 8, 4096, 4096, ("wide_q4_k_3_32", 88, 4), ("few_q4_k_8", 64)),
-        (BlockType::Q6_K, 8, 4096, 14336, ("wide_q6_k_3_32", 110, 5), ("few_q6_k_8", 64)),
-        (BlockType::Q6_K, 9, 4096, 14336, ("wide_q6_k_3_32", 110, 5), ("few_q6_k_32", 64)),
+        (BlockType::Q4_K, 8, 4096, 4096, ("exact_q4_k_4_32", 96, 6), ("few_q4_k_8", 64)),
+        (BlockType::Q6_K, 8, 4096, 14336, ("exact_q6_k_4_32", 96, 6), ("few_q6_k_8", 64)),
+        (BlockType::Q6_K, 9, 4096, 14336, ("exact_q6_k_4_32", 96, 6), ("few_q6_k_32", 64)),
         (BlockType::IQ4_XS, 32, 28672, 4096, ("wide_iq4_xs_2_32", 132, 1), ("few_iq4_xs_32", 448)),
         (BlockType::Q4_K, 33, 4096, 4096, ("wide_q4_k_3_64", 88, 4), ("unpack_q4_k", 8192)),
         (BlockType::Q5_0, 512, 4096, 14336, ("wide_q5_0_2_256", 128, 2), ("unpack_q5_0", 28672)),
@@ -484,19 +484,42 @@ fn floats_of_a_byte() {
 #[test]
 fn wide_tiles() {
     let cases = [
-        (27, 28672, 4096, "2_32", 1),
-        (32, 4096, 14336, "3_32", 5),
-        (50, 4096, 4096, "3_64", 4),
-        (170, 4096, 4096, "3_64", 2),
-        (512, 28672, 4096, "2_256", 1),
-        (512, 4096, 14336, "2_256", 2),
+        (27, 28672, 4096, "exact", "4_32", 1),
+        (32, 4096, 14336, "exact", "4_32", 6),
+        // Rows that are no whole stages.
+        (32, 4096, 4160, "wide", "2_32", 3),
+        (50, 4096, 4096, "wide", "3_64", 4),
+        (50, 28672, 4096, "wide", "2_64", 1),
+        (170, 4096, 4096, "wide", "3_64", 2),
+        (512, 28672, 4096, "wide", "2_256", 1),
+        (512, 4096, 14336, "wide", "2_256", 2),
     ];
-    for (n, m, k, tile, cluster) in cases {
-        for packed in [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q2_K, BlockType::MXFP4] {
+    for (n, m, k, kind, tile, cluster) in cases {
+        for packed in [BlockType::Q4_1, BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K, BlockType::MXFP4] {
+            if k % packed.row().len != 0 {
+                continue;
+            }
             let spec = spec(DType::BF16, DType::Planes(packed), n, m, k);
             let launch = launch(find(&spec, H200)).unwrap();
             let (entry, cluster_of) = (&launch.entry, launch.cluster);
-            assert!(entry.ends_with(tile) && cluster_of == cluster, "{entry} in {cluster_of}, not {tile} in {cluster}");
+            let wanted = format!("{kind}_{}_{tile}", crate::launch::packed_name(packed));
+            assert!(*entry == wanted && cluster_of == cluster, "{entry} in {cluster_of}, not {wanted} in {cluster}");
+        }
+    }
+}
+
+/// Every kernel that is chosen for planes is one of its image, and has room in shared memory.
+#[test]
+fn chosen_tiles_are_kernels() {
+    for format in DType::BLOCKS.into_iter().map(|block| (crate::policy(H200).weight_layout)(block)) {
+        for (n, m, k) in [3, 16, 31, 32, 33, 64, 65, 300, 2048].into_iter().flat_map(|n| {
+            [(4096, 4096), (28672, 4096), (4096, 14336), (6144, 4096), (640, 1280), (128256, 2048)]
+                .map(|(m, k)| (n, m, k))
+        }) {
+            // A launch asserts that its image has the kernel.
+            let Some(launch) = launch(find(&spec(DType::BF16, format, n, m, k), H200)) else { continue };
+            let KernelLaunch { entry, shared, .. } = launch;
+            assert!(shared <= H200.max_shared, "{} [{n}, {m}, {k}]: {shared} bytes for {entry}", format.name());
         }
     }
 }

@@ -4,10 +4,11 @@
 use hologram_device::{BlockType, DType};
 
 use super::Product;
+use crate::kernels::cuda::gemm_exact::Exact;
 use crate::kernels::cuda::gemm_float8::{Float8, Wide as WideFloat8};
 use crate::kernels::cuda::gemm_wgmma::{self as text, Multiply};
 use crate::kernels::cuda::gemm_wide::Wide;
-use crate::launch::{launch, number, packed_name, single};
+use crate::launch::{Planes, launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Target, TensorMap};
 
 /// Shared memory of a workgroup, and the part that it needs besides its stages: alignment and barriers.
@@ -15,8 +16,12 @@ const SHARED: usize = text::MOST_SHARED as usize;
 const BESIDE: usize = text::BESIDE as usize;
 /// Bytes of a group's results before they are stored.
 const RESULTS: usize = (text::CHUNK * text::STRIDE) as usize * 4;
-/// Elements of a row in a stage.
+/// Elements of a row in a part of a stage, and parts of the stages of tiles of [`LONG`] groups.
 const ELEMENTS: usize = 64;
+const PARTS: usize = 4;
+const LONG: usize = 4;
+/// The most bytes of a row in a tile of the copy engine.
+const ACROSS: usize = 128;
 
 /// A tile: groups of 64 rows, and tokens; and the number of workgroups that share it by splitting the row length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +32,16 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Bytes of a stage whose rows have this many bytes of codes, and this many beside them: `Layout` in
+    /// Bytes of a stage whose parts of rows have this many bytes of codes, and this many beside them: `Layout` in
     /// `gemm_wgmma.h`.
     pub fn stage(&self, codes: usize, piece: usize) -> usize {
-        self.tokens * 128 + self.groups * 64 * codes + (self.groups * 64 * piece).next_multiple_of(1024)
+        let (parts, rows) = (self.parts(), self.groups * 64);
+        (self.tokens * 128 + rows * codes) * parts + (rows * piece * parts).next_multiple_of(1024)
+    }
+
+    /// Parts of a stage, of [`ELEMENTS`] each.
+    fn parts(&self) -> usize {
+        if self.groups == LONG { PARTS } else { 1 }
     }
 
     /// Whether a device has what the kernels need.
@@ -74,14 +85,14 @@ pub(super) fn find(product: &Product, target: Target) -> Option<NativeKernel> {
         return None;
     }
     let tile = choose(product, target.multiprocessors as usize);
-    let stage = tile.stage(row_bytes, piece);
+    let (stage, across) = (tile.stage(row_bytes, piece), (row_bytes * tile.parts()).min(ACROSS));
     let (x_element, w_element) = if product.plain() { (2, 2) } else { (2 - usize::from(name == "t2"), 1) };
     let [elements, x_scales] = product.x_args;
     let rows = if product.gated() { 32 } else { 64 };
     let weights = |i: usize| {
         // The first matrix stands in for a missing one; it is not read.
         let i = if i < product.rows.len() { i } else { 0 };
-        map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [row_bytes, rows])
+        map(product.w_args[i][0], w_element, product.row_bytes(), product.rows[i], [across, rows])
     };
     let args = arguments!(Multiply of product; {
         x: map(elements, x_element, k * x_element, product.tokens.max(), [128, tile.tokens])?,
@@ -112,15 +123,40 @@ pub(super) fn find_packed(product: &Product, target: Target) -> Option<NativeKer
     let ((weights, planes), k) = (product.planes()?, product.k);
     let tile = choose(product, target.multiprocessors as usize);
     let [low, high] = stage_bytes(DType::Planes(weights))?;
-    let stage = tile.stage(low, high);
+    let exact = tile.groups == LONG;
+    // With the sums of activations.
+    let stage = tile.stage(low, high) + if exact { tile.tokens * 128 } else { 0 };
     let rows = if product.gated() { 32 } else { 64 };
-    let codes = |i: usize| {
+    let plane = |i: usize, of: fn(&Planes) -> Memory, bytes: usize| {
         let i = if i < product.rows.len() { i } else { 0 };
-        map(planes[i].low, 1, k / ELEMENTS * low, product.rows[i], [low, rows])
+        let across = (bytes * tile.parts()).min(ACROSS);
+        map(of(&planes[i]), 1, k / ELEMENTS * bytes, product.rows[i], [across, rows])
     };
+    let codes = |i| plane(i, |plane| plane.low, low);
     let x = map(product.x_args[0], 2, k * 2, product.tokens.max(), [128, tile.tokens])?;
     let (codes, splits) = ([codes(0)?, codes(1)?, codes(2)?], number(tile.splits)?);
-    let entry = format!("wide_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
+    let kind = if exact { "exact" } else { "wide" };
+    let entry = format!("{kind}_{}_{}_{}", packed_name(weights), tile.groups, tile.tokens);
+    if exact {
+        // Types without a high plane have the low one in its place, which is not read.
+        let high = |i| if high > 0 { plane(i, |plane| plane.high, high) } else { plane(i, |plane| plane.low, low) };
+        let [w0, w1, w2] = codes;
+        let args = arguments!(Exact of product; {
+            x,
+            w0,
+            w1,
+            w2,
+            h0: high(0)?,
+            h1: high(1)?,
+            h2: high(2)?,
+            s0: planes[0].records,
+            s1: planes[1].records,
+            s2: planes[2].records,
+            narrow: u32::from(product.narrow),
+            splits,
+        });
+        return placed(product, tile, stage, args, entry, target);
+    }
     // The two images declare the same arguments.
     macro_rules! args {
         ($Args:ident) => {{
@@ -219,15 +255,29 @@ fn tiles(product: &Product, tile: Tile) -> usize {
     product.tokens.max().div_ceil(tile.tokens) * product.groups().div_ceil(tile.groups)
 }
 
+/// Whether `gemm_exact.cu` has a kernel for a type: `bf16` holds its codes, or its table's values, with what stands for 0,
+/// and codes have four bits at least.
+fn has_exact_codes(weights: BlockType) -> bool {
+    !DType::Block(weights).has_float_codes()
+        && weights.low_bits() == 4
+        && weights.table().is_none_or(|table| table.iter().all(|value| (-64..64).contains(value)))
+}
+
 /// The fastest tile by [`estimate`].
 pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
-    const TILES: [(usize, usize); 6] = [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32)];
-    const WIDE: [(usize, usize); 4] = [(2, 256), (3, 64), (3, 32), (2, 32)];
+    const TILES: [(usize, usize); 8] =
+        [(2, 256), (3, 128), (2, 128), (2, 64), (2, 32), (1, 32), (LONG, 64), (LONG, 32)];
+    const WIDE: [(usize, usize); 5] = [(2, 256), (2, 64), (3, 64), (3, 32), (2, 32)];
     let decoded = matches!(product.w, DType::Q8Planes | DType::Q4Planes) && product.tokens.max() <= 32;
     let packed = product.packed_type().is_some();
     let floats = product.x.has_float_codes();
+    let whole = product.k.is_multiple_of(PARTS * ELEMENTS);
+    let exact = product.packed_type().is_some_and(|of| whole && has_exact_codes(of));
     let served = |(groups, tokens): &(usize, usize)| match (groups, tokens) {
         _ if floats => matches!((groups, tokens), (2, 64 | 128)),
+        (&LONG, tokens) if packed => exact && *tokens == 32,
+        (&LONG, tokens) => product.w == DType::Q4Planes && whole && product.tokens.max() <= *tokens,
+        (2, 64) if packed => product.packed_type() != Some(BlockType::F8_E4M3),
         _ if packed => WIDE.contains(&(*groups, *tokens)),
         (3, 64 | 32) => false,
         (2, 128 | 32) => true,
@@ -239,7 +289,7 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
         .chain(WIDE)
         .filter(served)
         .flat_map(|(groups, tokens)| [1, 2, 3, 4, 5, 6, 8].map(|splits| Tile { groups, tokens, splits }))
-        .filter(|tile| packed || tile.splits.is_power_of_two());
+        .filter(|tile| packed || tile.groups == LONG || tile.splits.is_power_of_two());
     // Small tiles only where every multiprocessor gets at most one, which clusters of more than two do not ensure.
     let alone = |tile: &Tile| tile.splits <= 2 && tiles(product, *tile) * tile.splits <= multiprocessors;
     let all = all.filter(|tile| tile.groups > 1 || alone(tile));
@@ -257,9 +307,13 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
         _ if floats && tile.tokens == 128 => (420, 1700),
         _ if floats => (260, 1200),
         _ if packed && tile.tokens == 256 => (850, 4000),
-        _ if packed && tile.tokens == 64 => (520, 1500),
-        _ if packed && tile.groups == 3 => (470, 1200),
-        _ if packed => (380, 1000),
+        (DType::Q4Planes, LONG, 32) => (500, 800),
+        (DType::Q4Planes, LONG, _) => (640, 1200),
+        (_, LONG, _) => (570, 1000),
+        (_, 2, 64) if packed => (500, 1500),
+        _ if packed && tile.tokens == 64 => (680, 1500),
+        _ if packed && tile.groups == 3 => (570, 1200),
+        _ if packed => (440, 1000),
         (DType::Q8Planes, 1, _) => (305, 800),
         (_, 1, _) => (270, 800),
         (DType::BF16, _, 256) => (700, 4000),
@@ -277,7 +331,7 @@ fn estimate(product: &Product, tile: Tile, multiprocessors: usize) -> usize {
     };
     let stage_elements = if floats || product.w == DType::T2Planes { 128 } else { 64 };
     // Factors of packed weights are taken four stages at a time.
-    let unit = if packed { 4 } else { 1 };
+    let unit = if packed { 4 } else { tile.parts() };
     let stages = product.k.div_ceil(stage_elements * unit).div_ceil(tile.splits) * unit;
     // Clusters of more than two fit fewer times; each has a start-up and a final addition.
     let (places, sharing) = match tile.splits {
