@@ -9,7 +9,7 @@ use hologram_device::host::{
 use hologram_device::{
     Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DType, DeviceInfo, DeviceKind, DeviceLimits,
     Event, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
-    Preference, Result,
+    Preference, Result, Streams,
 };
 use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
@@ -186,6 +186,10 @@ impl Backend for CpuBackend {
 
     fn measure(&self) -> &dyn Measure {
         self
+    }
+
+    fn streams(&self) -> Option<&dyn Streams> {
+        None
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

@@ -30,7 +30,7 @@ mod policy;
 mod reference;
 mod spec;
 
-pub use backend::Backend;
+pub use backend::{Backend, Streams};
 pub use cache::{CacheInfo, cache_info, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{
