@@ -1,5 +1,5 @@
-//! Linker options: the shared library exports this crate's functions alone. A dependency (llguidance) brings C functions
-//! of its own.
+//! Linker options: the shared library exports this crate's functions alone. A dependency (llguidance) brings C
+//! functions of its own.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

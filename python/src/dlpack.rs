@@ -160,10 +160,9 @@ impl PyTensor {
                     Some(0) => return value("stream 0 means two things: use 1 or 2"),
                     Some(stream) => Some(stream as u64),
                 };
-                if let Some(stream) = stream {
-                    let backend = inner.tensor.executor().backend();
+                if let (Some(stream), Some(streams)) = (stream, inner.tensor.executor().backend().streams()) {
                     // SAFETY: DLPack's protocol: the consumer names a stream of the device.
-                    unsafe { backend.make_stream_wait(inner.tensor.buffer(), stream) }?;
+                    unsafe { streams.make_stream_wait(inner.tensor.buffer(), stream) }?;
                 }
             }
             _ if stream.is_some_and(|stream| stream != -1) => return value("a tensor on the CPU takes no stream"),
@@ -315,8 +314,8 @@ pub fn from_dlpack(object: &Bound<'_, PyAny>, copy: Option<bool>) -> Result<PyTe
     };
     let (name, executor) = device::open(py, Some(&wanted))?;
     let arguments = PyDict::new(py);
-    if let Some(stream) = executor.backend().stream().filter(|_| !host) {
-        arguments.set_item("stream", stream)?;
+    if let Some(streams) = executor.backend().streams().filter(|_| !host) {
+        arguments.set_item("stream", streams.stream())?;
     }
     let plain = arguments.copy()?;
     arguments.set_item("max_version", (VERSION.major, VERSION.minor))?;

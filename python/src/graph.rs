@@ -340,17 +340,17 @@ impl PyCompiled {
 
 impl PyCompiled {
     fn run(&self, arguments: &[Tensor], results: &[Tensor], stream: Option<u64>) -> Result<()> {
-        let backend = self.executor.backend();
-        if let Some(stream) = stream {
+        let named = stream.zip(self.executor.backend().streams());
+        if let Some((stream, streams)) = named {
             // SAFETY: the caller names a stream of the device.
-            unsafe { backend.wait_for_stream(stream) }?;
+            unsafe { streams.wait_for_stream(stream) }?;
         }
         let arguments: Vec<&Tensor> = arguments.iter().collect();
         let results: Vec<&Tensor> = results.iter().collect();
         let event = self.function.call_into(&arguments, &results)?;
-        match (stream, results.first()) {
+        match (named, results.first()) {
             // SAFETY: as above. One stream has all the work of the call, so any result stands for all.
-            (Some(stream), Some(result)) => unsafe { backend.make_stream_wait(result.buffer(), stream) }?,
+            (Some((stream, streams)), Some(result)) => unsafe { streams.make_stream_wait(result.buffer(), stream) }?,
             (Some(_), None) => {}
             (None, _) => event.wait()?,
         }

@@ -1,5 +1,5 @@
 """Numbers for kernels.py: random ones, as bytes of each type and back, and weights in the layouts that kernels read, with their values."""
-import array, os, random, re, struct
+import array, math, os, random, re, struct
 
 RNG = random.Random(12)
 
@@ -161,3 +161,30 @@ def packed_weights(format, m, k):
                     byte, bits = two(high, upper) if high_bits == 2 else (i // 32 * 4 + e % 4, upper << e // 4)
                     high[byte] |= bits
     return low, high if high_bits else None, records, values
+
+
+def of_four_bits(x):
+    """Codes of 4 bits, two in a byte, their scales and the values, of a cache."""
+    codes, scales, values = bytearray(), [], []
+    for start in range(0, len(x), 32):
+        block = x[start:start + 32]
+        extreme = max(block, key=abs)
+        scale = of_halves(halves([extreme / -8]))[0]
+        of = [min(max(round(v * -8 / extreme), -8), 7) for v in block]
+        codes += bytes(of[i] + 8 | of[i + 16] + 8 << 4 for i in range(16))
+        scales.append(scale)
+        values += [c * scale for c in of]
+    return array.array("B", codes), halves(scales), values
+
+
+FLOAT_BYTES = [(c & 7) / 512 if c < 8 else (1 + (c & 7) / 8) * 2.0 ** ((c >> 3) - 7) for c in range(127)]
+
+
+def of_float_bytes(x):
+    """The codes of the nearest floats of a byte, the even one of two, and their values."""
+    codes = [min(range(127), key=lambda c: (abs(FLOAT_BYTES[c] - abs(v)), c & 1)) | (128 if v < 0 else 0) for v in x]
+    return array.array("B", codes), values_of_bytes(codes)
+
+
+def values_of_bytes(codes):
+    return [math.copysign(FLOAT_BYTES[c & 127] if c & 127 < 127 else math.inf, -1 if c & 128 else 1) for c in codes]

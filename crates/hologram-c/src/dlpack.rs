@@ -33,8 +33,8 @@ unsafe extern "C" fn free(managed: *mut DLManagedTensorVersioned) {
 }
 
 /// The tensor's memory as a `DLManagedTensorVersioned`, whose deleter the consumer calls. The call waits for the
-/// elements, which must not be changed while the tensor is in use here. The structure is flagged as read-only if several
-/// indices have one element, or the tensor's own memory is read-only.
+/// elements, which must not be changed while the tensor is in use here. The structure is flagged as read-only if
+/// several indices have one element, or the tensor's own memory is read-only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hologram_tensor_to_dlpack(
     tensor: *const HologramTensor,

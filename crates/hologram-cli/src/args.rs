@@ -588,6 +588,7 @@ pub struct DoctorArgs {
 #[derive(Args)]
 pub struct CompletionsArgs {
     /// The shell
+    #[arg(ignore_case = true)]
     pub shell: clap_complete::Shell,
 }
 

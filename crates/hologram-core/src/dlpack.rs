@@ -253,7 +253,8 @@ impl Exported {
 impl Drop for Exported {
     fn drop(&mut self) {
         if let Some(tensor) = self.tensor.take()
-            && tensor.executor().backend().wait_for_all_streams(tensor.buffer()).is_err()
+            && let Some(streams) = tensor.executor().backend().streams()
+            && streams.wait_for_all_streams(tensor.buffer()).is_err()
         {
             // The device cannot tell when its streams are done: the memory serves nobody again.
             std::mem::forget(tensor);

@@ -9,7 +9,7 @@ use hologram_device::host::{
 use hologram_device::{
     Backend, BackendError, BackendType, Ceiling, CeilingKind, CommandList, DType, DeviceInfo, DeviceKind, DeviceLimits,
     Event, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
-    Preference, Result,
+    Preference, Result, Streams,
 };
 use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
@@ -152,8 +152,8 @@ fn slices(arguments: &[Argument]) -> Box<[RawSlice]> {
 
 /// The formats that the processor prefers.
 fn policy(features: &Flags) -> Policy {
-    // For the tokens of a prompt, bf16 tiles are faster than products of codes. Of f16 they multiply all bits. What they
-    // do not decode are grids and floats of 4 bits.
+    // For the tokens of a prompt, bf16 tiles are faster than products of codes. Of f16 they multiply all bits. What
+    // they do not decode are grids and floats of 4 bits.
     let tiled: fn(DType, usize) -> bool = |format, _| format != DType::F16 && native::has_tiles(format);
     let tiles = Preference { format: DType::BF16, weights: tiled, tokens: TILED_TOKENS..=usize::MAX };
     // Codes are multiplied where a kernel can; weights of the other formats are dequantized.
@@ -186,6 +186,10 @@ impl Backend for CpuBackend {
 
     fn measure(&self) -> &dyn Measure {
         self
+    }
+
+    fn streams(&self) -> Option<&dyn Streams> {
+        None
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

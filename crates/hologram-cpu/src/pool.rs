@@ -154,8 +154,8 @@ impl Workers {
     }
 
     /// Runs `job` here and on every worker that comes in time, or on threads that are lent to this one ([`OpenMp`]);
-    /// returns when nobody runs it any more. So the job must be complete when it returns on this thread, whichever workers
-    /// take part, and must not unwind on another.
+    /// returns when nobody runs it any more. So the job must be complete when it returns on this thread, whichever
+    /// workers take part, and must not unwind on another.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         if self.handles.is_empty() {
             return job(0);

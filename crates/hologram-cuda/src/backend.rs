@@ -10,7 +10,7 @@ use hologram_device::host::{
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, Event, ForeignMemory, ForeignPointer,
     GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, Pipeline, Policy, Pool, Precision, Result,
-    check_apart,
+    Streams, check_apart,
 };
 use hologram_gpu::{self as gpu, BLAS_WORKSPACE, BlasCall, NativeKernel, Part, Target, Unpacked};
 use hologram_isa::{Program, ptx};
@@ -304,6 +304,10 @@ impl Backend for CudaBackend {
         self
     }
 
+    fn streams(&self) -> Option<&dyn Streams> {
+        Some(self)
+    }
+
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {
         self.memory(|| CudaMemory::new(&self.context, &self.allocator, bytes, true)).map(Buffer::new)
     }
@@ -336,40 +340,6 @@ impl Backend for CudaBackend {
     fn wrap_pointer(&self, memory: ForeignPointer) -> Result<Buffer> {
         let events = self.queue().events();
         Ok(Buffer::new(CudaMemory::wrap(&self.context, &memory, events)))
-    }
-
-    fn stream(&self) -> Option<u64> {
-        Some(self.queue().compute.raw.addr() as u64)
-    }
-
-    unsafe fn wait_for_stream(&self, stream: u64) -> Result<()> {
-        let event = CudaEvent::new(&self.context, false)?;
-        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
-        let recorded = unsafe { event.record_in(stream) };
-        let ordered = recorded.and_then(|()| self.queue().compute.wait_for(&event));
-        self.told(ordered)
-    }
-
-    unsafe fn make_stream_wait(&self, buffer: &Buffer, stream: u64) -> Result<()> {
-        let event = CudaEvent::new(&self.context, false)?;
-        let whole = range(&self.context, "make_stream_wait", buffer, buffer.bytes(), 0, false)?;
-        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
-        // After the uploads to the buffer too, which run in a stream of their own.
-        let recorded = self.queue().enqueue(usages.iter(), |compute| event.record(compute));
-        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
-        self.told(recorded.and_then(|_| unsafe { event.hold_back(stream) }))
-    }
-
-    fn wait_for_all_streams(&self, buffer: &Buffer) -> Result<()> {
-        let event = CudaEvent::new(&self.context, false)?;
-        let whole = range(&self.context, "wait_for_all_streams", buffer, buffer.bytes(), 0, false)?;
-        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
-        // As a use of the buffer: uploads to its memory wait for it too.
-        let ordered = self.queue().enqueue(usages.iter(), |compute| {
-            event.record_all()?;
-            compute.wait_for(&event)
-        });
-        self.told(ordered.map(|_| ()))
     }
 
     fn copy_to_buffer(&self, buffer: &Buffer, offset: usize, data: &[u8]) -> Result<()> {
@@ -502,6 +472,42 @@ impl Backend for CudaBackend {
     fn synchronize(&self) -> Result<()> {
         Counters::timed(&self.counters.waiting, || self.wait_for_all())?;
         self.allocator.failures().synchronize()
+    }
+}
+
+impl Streams for CudaBackend {
+    fn stream(&self) -> u64 {
+        self.queue().compute.raw.addr() as u64
+    }
+
+    unsafe fn wait_for_stream(&self, stream: u64) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
+        let recorded = unsafe { event.record_in(stream) };
+        let ordered = recorded.and_then(|()| self.queue().compute.wait_for(&event));
+        self.told(ordered)
+    }
+
+    unsafe fn make_stream_wait(&self, buffer: &Buffer, stream: u64) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        let whole = range(&self.context, "make_stream_wait", buffer, buffer.bytes(), 0, false)?;
+        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
+        // After the uploads to the buffer too, which run in a stream of their own.
+        let recorded = self.queue().enqueue(usages.iter(), |compute| event.record(compute));
+        // SAFETY: the caller promises the stream. The driver keeps what a destroyed event orders.
+        self.told(recorded.and_then(|_| unsafe { event.hold_back(stream) }))
+    }
+
+    fn wait_for_all_streams(&self, buffer: &Buffer) -> Result<()> {
+        let event = CudaEvent::new(&self.context, false)?;
+        let whole = range(&self.context, "wait_for_all_streams", buffer, buffer.bytes(), 0, false)?;
+        let usages = buffer.downcast::<CudaMemory>().map_or(whole.usages, CudaMemory::usages);
+        // As a use of the buffer: uploads to its memory wait for it too.
+        let ordered = self.queue().enqueue(usages.iter(), |compute| {
+            event.record_all()?;
+            compute.wait_for(&event)
+        });
+        self.told(ordered.map(|_| ()))
     }
 }
 

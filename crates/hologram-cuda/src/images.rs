@@ -39,6 +39,15 @@ mod ptx;
 mod tests {
     use super::ptx;
 
+    /// A release has no more than 8 MB of them. Debug builds compress faster, to half as much again.
+    #[test]
+    fn images_are_small() {
+        let sizes = super::IMAGES.iter().map(|image| image.cubin.len() + image.ptx.map_or(0, <[u8]>::len));
+        let bytes: usize = sizes.sum();
+        let most = if cfg!(debug_assertions) { 12_000_000 } else { 8_000_000 };
+        assert!((1_000_000..=most).contains(&bytes), "{bytes} bytes");
+    }
+
     /// Each image unpacks to its file in the folder, and the folder holds nothing else.
     #[test]
     fn every_image_is_built_in() {

@@ -21,8 +21,8 @@ use crate::policy::Policy;
 /// unreported error and clears it. Bytes are good again when the host, or a list that does not depend on them, writes
 /// them. Other memory is unaffected.
 ///
-/// A wrapper implements this trait itself and passes on [`kernels`](Backend::kernels), [`policy`](Backend::policy) and
-/// [`measure`](Backend::measure) of the wrapped device: every provided method calls only required ones.
+/// A wrapper implements this trait itself and passes on [`kernels`](Backend::kernels), [`policy`](Backend::policy),
+/// [`measure`](Backend::measure) and [`streams`](Backend::streams) of the wrapped device.
 pub trait Backend: Send + Sync {
     /// The device's description.
     fn info(&self) -> &DeviceInfo;
@@ -78,45 +78,8 @@ pub trait Backend: Send + Sync {
         })
     }
 
-    /// The stream, as a driver's handle, in which the device's work runs in order; `None` if work is done when
-    /// [`submit`](Backend::submit) returns.
-    fn stream(&self) -> Option<u64> {
-        None
-    }
-
-    /// Lets work submitted from now on wait for the work that another library has put into a stream. Does nothing on a
-    /// device without streams.
-    ///
-    /// # Safety
-    /// `stream` is a stream of the device's primary context, or 1 or 2 for CUDA's default streams.
-    ///
-    /// # Errors
-    /// Those of the device.
-    unsafe fn wait_for_stream(&self, _stream: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Lets work that another library puts into a stream from now on wait for the work submitted so far that writes a
-    /// buffer. Does nothing on a device without streams.
-    ///
-    /// # Safety
-    /// As [`wait_for_stream`](Backend::wait_for_stream).
-    ///
-    /// # Errors
-    /// Those of the device.
-    unsafe fn make_stream_wait(&self, _buffer: &Buffer, _stream: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Lets the buffer's memory serve later work only after all work that the process has put into any of the device's
-    /// streams: another library that gives memory back need not have waited for its own. Does nothing on a device
-    /// without streams.
-    ///
-    /// # Errors
-    /// Those of the device; then other work may still use the memory.
-    fn wait_for_all_streams(&self, _buffer: &Buffer) -> Result<()> {
-        Ok(())
-    }
+    /// The device's streams, if other libraries can put work into streams of the same device.
+    fn streams(&self) -> Option<&dyn Streams>;
 
     /// Copies host bytes into a buffer at a byte offset.
     ///
@@ -224,4 +187,37 @@ pub trait Backend: Send + Sync {
         let event = self.submit(&list)?;
         self.wait(event)
     }
+}
+
+/// A device's streams: how its work and that of other libraries in the same memory wait for one another. No method is
+/// provided, so a wrapper cannot forget one.
+pub trait Streams: Send + Sync {
+    /// The stream, as a driver's handle, in which the device's work runs in order.
+    fn stream(&self) -> u64;
+
+    /// Lets work submitted from now on wait for the work that another library has put into a stream.
+    ///
+    /// # Safety
+    /// `stream` is a stream of the device's primary context, or 1 or 2 for CUDA's default streams.
+    ///
+    /// # Errors
+    /// Those of the device.
+    unsafe fn wait_for_stream(&self, stream: u64) -> Result<()>;
+
+    /// Lets work that another library puts into a stream from now on wait for the work submitted so far that writes a
+    /// buffer.
+    ///
+    /// # Safety
+    /// As [`wait_for_stream`](Streams::wait_for_stream).
+    ///
+    /// # Errors
+    /// Those of the device.
+    unsafe fn make_stream_wait(&self, buffer: &Buffer, stream: u64) -> Result<()>;
+
+    /// Lets the buffer's memory serve later work only after all work that the process has put into any of the device's
+    /// streams: another library that gives memory back need not have waited for its own.
+    ///
+    /// # Errors
+    /// Those of the device; then other work may still use the memory.
+    fn wait_for_all_streams(&self, buffer: &Buffer) -> Result<()>;
 }

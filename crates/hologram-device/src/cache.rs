@@ -35,6 +35,14 @@ pub fn cache_info() -> io::Result<CacheInfo> {
     DiskCache::standard().info()
 }
 
+/// Writes an entry into the cache of compiled kernels and removes it again.
+///
+/// # Errors
+/// What keeps the cache from being written, which is otherwise silent: kernels are then compiled at every start.
+pub fn check_cache() -> io::Result<()> {
+    DiskCache::standard().check()
+}
+
 /// Empties the cache of compiled kernels and returns what it removed; entries that another process removes meanwhile do
 /// not count.
 ///
@@ -114,6 +122,13 @@ impl DiskCache {
         let mut info = self.nothing();
         self.files()?.iter().for_each(|file| info.add(file));
         Ok(info)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        const KEY: &str = "a check";
+        let Some(path) = self.path(KEY) else { return Ok(()) };
+        self.write(&path, KEY, &[])?;
+        fs::remove_file(path)
     }
 
     fn clear(&self) -> io::Result<CacheInfo> {

@@ -30,8 +30,8 @@ mod policy;
 mod reference;
 mod spec;
 
-pub use backend::Backend;
-pub use cache::{CacheInfo, cache_info, clear_cache};
+pub use backend::{Backend, Streams};
+pub use cache::{CacheInfo, cache_info, check_cache, clear_cache};
 pub use error::{BackendError, Result};
 pub use format::{
     Bits, BlockFormat, BlockType, Codes, DType, Factors, GRID_BLOCK, GridType, PLANE_ALIGN, PlaneLayout, Scales,

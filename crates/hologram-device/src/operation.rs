@@ -120,6 +120,7 @@ elementwise! {
     Relu "relu",
     Sigmoid "sigmoid",
     Silu "silu",
+    Softplus "softplus",
     Gelu "gelu",
     GeluTanh "gelu_tanh",
     Swiglu "swiglu",

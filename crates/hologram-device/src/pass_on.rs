@@ -11,7 +11,7 @@
 ///
 /// impl Backend for Modest {
 ///     hologram_device::pass_on!(self => self.0;
-///         info is_available policy kernels measure allocate_buffer allocate_pool owns wrap copy_to_buffer
+///         info is_available policy kernels measure streams allocate_buffer allocate_pool owns wrap copy_to_buffer
 ///         copy_from_buffer copy_buffer clear_error record submit wait synchronize);
 ///
 ///     fn available_memory(&self) -> Option<u64> {
@@ -34,6 +34,7 @@ macro_rules! pass_on {
     (@ policy $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; policy() -> &$crate::Policy); };
     (@ kernels $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; kernels() -> &dyn $crate::Kernels); };
     (@ measure $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; measure() -> &dyn $crate::Measure); };
+    (@ streams $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; streams() -> Option<&dyn $crate::Streams>); };
     (@ allocate_buffer $self:ident $to:expr) => {
         $crate::pass_on!(@@ $self $to; allocate_buffer(bytes: usize) -> $crate::Result<$crate::Buffer>);
     };

@@ -9,7 +9,7 @@ use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Access, Capability, ParamKind, Program};
 
 use crate::DType;
-use crate::backend::Backend;
+use crate::backend::{Backend, Streams};
 use crate::error::Result;
 use crate::host::{
     Allocator, Argument, Counters, HostDevice, RawSlice, Rule, Use, buffers_of, resolve, rules_of_program, system,
@@ -176,6 +176,10 @@ impl Backend for ReferenceBackend {
 
     fn measure(&self) -> &dyn Measure {
         self
+    }
+
+    fn streams(&self) -> Option<&dyn Streams> {
+        None
     }
 
     fn record(&self, launches: &[Launch]) -> Result<CommandList> {

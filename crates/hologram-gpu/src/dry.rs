@@ -8,7 +8,7 @@ use hologram_device::host::Counters;
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, DeviceLimits, DeviceMemory, Event,
     ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, MemoryMetrics, Metrics, Pipeline,
-    Policy, Pool, Result, check_apart, check_range,
+    Policy, Pool, Result, Streams, check_apart, check_range,
 };
 use hologram_isa::meaning::Subnormals;
 use hologram_isa::{Capability, Program};
@@ -128,6 +128,10 @@ impl Backend for DryGpu {
 
     fn measure(&self) -> &dyn Measure {
         self
+    }
+
+    fn streams(&self) -> Option<&dyn Streams> {
+        None
     }
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {

@@ -35,7 +35,8 @@ pub struct Cached {
 }
 
 impl Hub {
-    /// The wanted model, if it is in the cache. Uses no network. Of several models of the repository, the preferred one.
+    /// The wanted model, if it is in the cache. Uses no network. Of several models of the repository, the preferred
+    /// one.
     ///
     /// # Errors
     /// When folders of the cache cannot be read.

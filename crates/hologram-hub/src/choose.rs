@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::request::Wanted;
 
-/// Types of GGUF files, the preferred first: small enough for most machines, hardly worse than 16 bits; then larger, then
-/// smaller ones.
+/// Types of GGUF files, the preferred first: small enough for most machines, hardly worse than 16 bits; then larger,
+/// then smaller ones.
 const PREFERRED: [&str; 24] = [
     "Q4_K_M", "Q4_K_S", "Q4_K", "Q4_0", "Q4_1", "IQ4_XS", "IQ4_NL", "Q5_K_M", "Q5_K_S", "Q5_K", "Q5_0", "Q5_1", "Q6_K",
     "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "TQ2_0", "TQ1_0", "I2_S", "BF16", "F16", "F32",
@@ -25,7 +25,8 @@ const BESIDE_WEIGHTS: [&str; 7] = [
 /// Files that are one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Their paths in the repository: a GGUF file, or all parts of one; or a safetensors model's files, `config.json` first.
+    /// Their paths in the repository: a GGUF file, or all parts of one; or a safetensors model's files, `config.json`
+    /// first.
     pub files: Vec<String>,
     /// The type that a GGUF file's name says, such as `Q4_K_M`; `safetensors` for a folder.
     pub label: Option<String>,

@@ -48,8 +48,8 @@ pub struct Found {
     pub size: u64,
 }
 
-/// The models in a Hugging Face cache and in the folders of Ollama and LM Studio, which the environment and the programs'
-/// own settings name. What cannot be read is left out.
+/// The models in a Hugging Face cache and in the folders of Ollama and LM Studio, which the environment and the
+/// programs' own settings name. What cannot be read is left out.
 pub fn found(cache: &Path) -> Vec<Found> {
     let mut all = hugging_face(cache);
     all.extend(ollama_folders().iter().flat_map(|folder| ollama(folder)));

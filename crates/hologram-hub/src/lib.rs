@@ -1,8 +1,9 @@
 //! Models: found on this machine, downloaded from Hugging Face.
 //!
-//! A model is named `hf:OWNER/NAME`, with `:FILE` or `:TYPE` where a repository has several files. [`Hub::cached`] looks
-//! for it in the Hugging Face cache, without the network. [`Hub::plan`] asks the Hub which files the repository has and
-//! chooses; [`Hub::fetch`] downloads what is missing, into the same cache, so that other programs find it there too:
+//! A model is named `hf:OWNER/NAME`, with `:FILE` or `:TYPE` where a repository has several files. [`Hub::cached`]
+//! looks for it in the Hugging Face cache, without the network. [`Hub::plan`] asks the Hub which files the repository
+//! has and chooses; [`Hub::fetch`] downloads what is missing, into the same cache, so that other programs find it there
+//! too:
 //!
 //! ```no_run
 //! use hologram_hub::{Hub, Request};
@@ -15,9 +16,9 @@
 //! # Ok::<(), hologram_hub::HubError>(())
 //! ```
 //!
-//! A file is downloaded in pieces, several at a time, under a name of its own. It becomes part of a model only after its
-//! size and its checksum (SHA-256, or Git's SHA-1 for small files) agree with what the Hub lists. A download that was cut
-//! goes on where it stopped.
+//! A file is downloaded in pieces, several at a time, under a name of its own. It becomes part of a model only after
+//! its size and its checksum (SHA-256, or Git's SHA-1 for small files) agree with what the Hub lists. A download that
+//! was cut goes on where it stopped.
 //!
 //! [`found`] lists the models in the Hugging Face cache and in the folders of Ollama and LM Studio.
 

@@ -51,9 +51,9 @@ impl Settings {
         }
     }
 
-    /// Reads `HF_ENDPOINT`, `HF_TOKEN` (or the file that `HF_TOKEN_PATH` names, or `token` in `HF_HOME`), `HF_HUB_CACHE`,
-    /// `HF_HOME`, `HF_HUB_OFFLINE` and `SSL_CERT_FILE`. The cache is `~/.cache/huggingface/hub` unless one of them says
-    /// otherwise.
+    /// Reads `HF_ENDPOINT`, `HF_TOKEN` (or the file that `HF_TOKEN_PATH` names, or `token` in `HF_HOME`),
+    /// `HF_HUB_CACHE`, `HF_HOME`, `HF_HUB_OFFLINE` and `SSL_CERT_FILE`. The cache is `~/.cache/huggingface/hub` unless
+    /// one of them says otherwise.
     ///
     /// # Errors
     /// When no home folder is known, or `HF_ENDPOINT` is not an address.

@@ -77,7 +77,8 @@ fn every_instruction_has_a_form() {
     });
 }
 
-/// Loops have variables of their own, in a plain loop and in one whose threads leave apart, beside registers and arrays.
+/// Loops have variables of their own, in a plain loop and in one whose threads leave apart, beside registers and
+/// arrays.
 #[test]
 fn no_name_is_declared_twice() {
     let arrays = (0..12).map(|i| format!("a{i}: f32[4]")).collect::<Vec<_>>().join(", ");

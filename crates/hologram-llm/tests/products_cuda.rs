@@ -211,8 +211,8 @@ fn few_tokens_with_fp8_are_the_product_of_the_values() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A layer's experts in FP8 for one token, with the sizes of Qwen3 30B A3B and of DeepSeek V2 Lite: gate, and sum with a
-/// residual, beside those with the same values in `f32`.
+/// A layer's experts in FP8 for one token, with the sizes of Qwen3 30B A3B and of DeepSeek V2 Lite: gate, and sum with
+/// a residual, beside those with the same values in `f32`.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn experts_in_fp8_are_the_products_of_the_values() {

@@ -8,7 +8,8 @@ use std::path::Path;
 pub struct Keys(Vec<String>);
 
 impl Keys {
-    /// Keys from the command line and from a file, one per line; empty lines and lines that begin with `#` do not count.
+    /// Keys from the command line and from a file, one per line; empty lines and lines that begin with `#` do not
+    /// count.
     ///
     /// # Errors
     /// When the file cannot be read or has no key.

@@ -19,7 +19,7 @@ fn main() {
     let gcc = gcc.filter(|p| p.join("include/objc/objc.h").is_file()).max();
     let gcc = gcc.expect("GCC's Objective-C runtime is needed: the package of clang-19 or libobjc-12-dev has it");
     let mut objects = Vec::new();
-    for source in ["runtime.m", "foundation.m", "metal.m", "compiler.c"] {
+    for source in ["runtime.m", "foundation.m", "memory.m", "library.m", "queue.m", "metal.m", "compiler.c"] {
         let object = out.join(source).with_extension("o");
         println!("cargo:rerun-if-changed={}", Path::new("objc").join(source).display());
         run(Command::new(&compiler)

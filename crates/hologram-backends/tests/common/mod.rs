@@ -261,8 +261,8 @@ fn words(ty: Type, only: bool) -> Vec<u64> {
     }
 }
 
-/// Every lane-wise instruction on every combination of its operands' special words, against its meaning, on devices that
-/// treat subnormal numbers alike. Threads share the instructions, of which each computes the meaning once.
+/// Every lane-wise instruction on every combination of its operands' special words, against its meaning, on devices
+/// that treat subnormal numbers alike. Threads share the instructions, of which each computes the meaning once.
 pub fn check_instructions(devices: &[(&str, &dyn Backend)]) {
     let mut cases = Vec::new();
     for &op in Opcode::ALL {

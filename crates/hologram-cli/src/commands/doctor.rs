@@ -114,8 +114,14 @@ fn kernels() -> Line {
             Some(directory) => {
                 let directory = at_home(directory);
                 let entries = if info.entries == 1 { "entry" } else { "entries" };
-                let text = format!("{directory}: {} {entries}, {} bytes", info.entries, info.bytes);
-                (text, json!({ "directory": directory, "entries": info.entries, "bytes": info.bytes }))
+                let mut value = json!({ "directory": directory, "entries": info.entries, "bytes": info.bytes });
+                match hologram_backends::check_cache() {
+                    Ok(()) => (format!("{directory}: {} {entries}, {} bytes", info.entries, info.bytes), value),
+                    Err(e) => {
+                        value["error"] = e.to_string().into();
+                        (format!("{directory}: cannot be written: {e}"), value)
+                    }
+                }
             }
         },
     };

@@ -43,6 +43,13 @@ fn doctor_fits_a_screen_and_keeps_secrets() {
         assert!(names.contains(&name), "{name} is not in\n{report}");
     }
 
+    // A cache that cannot be written is named with the reason.
+    #[cfg(target_os = "linux")]
+    {
+        let output = command(&["doctor"]).env("HOLOGRAM_CACHE", "/proc/hologram").output().unwrap();
+        assert!(text(&output.stdout).contains("/proc/hologram: cannot be written: "), "{}", text(&output.stdout));
+    }
+
     let object = objects(&call(&["doctor", "--json"])).remove(0);
     let test = &object["tests"][0];
     assert!(test["cases"].as_u64() > Some(0) && test["failed"] == 0, "{object:?}");
@@ -85,6 +92,7 @@ fn bash_completes_commands_options_and_values() {
     for shell in ["zsh", "fish", "powershell", "elvish"] {
         assert!(ok(&["completions", shell]).contains("perplexity"), "{shell}");
     }
+    assert_eq!(ok(&["completions", "Bash"]), ok(&["completions", "bash"]));
     rejected(&["completions", "cmd"], 2, &["'cmd'", "bash"]);
 }
 
@@ -97,6 +105,8 @@ fn every_command_has_a_man_page() {
     for name in commands() {
         let page = fs::read_to_string(format!("{pages}/hologram-{name}.1")).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(page.contains(".TH") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
+        let foot = format!("\"hologram {}\"", env!("CARGO_PKG_VERSION"));
+        assert!(page.lines().any(|line| line.starts_with(".TH") && line.contains(&foot)), "{name}: {page}");
     }
     let page = fs::read_to_string(format!("{pages}/hologram-run.1")).unwrap();
     for words in ["\\-\\-max\\-tokens", "Sampling temperature"] {

@@ -1,4 +1,5 @@
-//! The built command as people call it who come from other tools: models and prompts by position, llama.cpp's short options.
+//! The built command as people call it who come from other tools: models and prompts by position, llama.cpp's short
+//! options.
 
 use std::fs;
 
@@ -60,7 +61,8 @@ fn what_cannot_be_meant_is_explained() {
     }
 }
 
-/// `run` asks a chat model in its own format, which is a conversation's first turn; `--raw` does not, and knows control tokens.
+/// `run` asks a chat model in its own format, which is a conversation's first turn; `--raw` does not, and knows control
+/// tokens.
 #[test]
 fn chat_models_are_asked_by_their_template() {
     let asked = called(&["run", CHAT, "Hello", "-n", "12"]);

@@ -67,10 +67,10 @@ pub fn run_op(executor: &Executor, op: &str, max_work: usize) -> Vec<CaseResult>
     cases.filter(|(_, c)| work(c) <= max_work).map(|(i, c)| run_case(executor, i, c)).collect()
 }
 
-/// Runs cases of every operation and of groups on several threads, for devices whose kernels take long to compile: every
-/// case as program and as the device's native kernel if `all`. Else the first of each operation runs as both, the first
-/// of each of its types natively, or as program where there is no kernel, and one in three of the others, and of groups,
-/// natively.
+/// Runs cases of every operation and of groups on several threads, for devices whose kernels take long to compile:
+/// every case as program and as the device's native kernel if `all`. Else the first of each operation runs as both, the
+/// first of each of its types natively, or as program where there is no kernel, and one in three of the others, and of
+/// groups, natively.
 pub fn run_on_threads(executor: &Executor, threads: usize, all: bool) -> Vec<CaseResult> {
     let mut seen = HashSet::new();
     let mut counts = HashMap::new();

@@ -413,8 +413,8 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn products_of_every_type_are_exact_for_any_number_of_workers() {
-        // Several blocks of lines and chunks of depth; so many columns that turned lines are packed; batches that a worker
-        // packs itself; a column; no depth.
+        // Several blocks of lines and chunks of depth; so many columns that turned lines are packed; batches that a
+        // worker packs itself; a column; no depth.
         for (batch, n, m, k) in [(1, 530, 37, 1100), (1, 14, 300, 520), (5, 21, 50, 70), (1, 33, 1, 515), (2, 3, 5, 0)]
         {
             for format in [DType::F32, DType::F64, DType::I8, DType::I32, DType::I64] {

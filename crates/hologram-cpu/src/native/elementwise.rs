@@ -1,6 +1,6 @@
 //! Elementwise operations on whole tensors of the same shape: the memory-bound arithmetic, and the gates of
-//! feed-forward networks; sums, differences, products and quotients of `f32` also with an operand that repeats along the
-//! rows or within them. They equal the operations' programs to the bit. Other operations are left to the programs.
+//! feed-forward networks; sums, differences, products and quotients of `f32` also with an operand that repeats along
+//! the rows or within them. They equal the operations' programs to the bit. Other operations are left to the programs.
 
 use std::sync::Arc;
 

@@ -47,8 +47,8 @@ static IQ3_S: Aligned<[[u8; 4]; 512]> = values(4096, 3, &IQ3_S_VALUES);
 
 /// A grid's tables, for kernels that read its blocks.
 pub struct Grid {
-    /// The entries as numbers: the digits of an entry, the first in the lowest bits, select its [`grid_values`]. A digit
-    /// has two bits in grids of eight values, three in grids of four.
+    /// The entries as numbers: the digits of an entry, the first in the lowest bits, select its [`grid_values`]. A
+    /// digit has two bits in grids of eight values, three in grids of four.
     pub entries: &'static [u16],
     /// The entries' values, if they have eight.
     pub eights: &'static [[u8; 8]],

@@ -8,8 +8,8 @@ use crate::models::config::{Config, Keys, MAX_SIZE};
 pub enum StateRule {
     /// Short convolutions of the width of the model.
     ShortConv,
-    /// Linear recurrences by heads, after a convolution of queries, keys and values. `interval`: each layer whose number
-    /// is a multiple has attention, if the file does not say it.
+    /// Linear recurrences by heads, after a convolution of queries, keys and values. `interval`: each layer whose
+    /// number is a multiple has attention, if the file does not say it.
     Heads {
         /// See above; `None`: the file says it.
         interval: Option<usize>,

@@ -11,7 +11,7 @@ use hologram_device::host::{
 use hologram_device::{
     Backend, BackendError, BackendType, Buffer, CommandList, DType, DeviceInfo, DeviceKind, DeviceMemory, Event,
     ForeignMemory, GroupSpec, KernelName, KernelSpec, Kernels, Launch, Measure, Metrics, OpenOptions, Pipeline, Policy,
-    Pool, Result, check_apart,
+    Pool, Result, Streams, check_apart,
 };
 use hologram_gpu::{self as gpu, NativeKernel};
 use hologram_isa::{Program, msl};
@@ -253,6 +253,10 @@ impl Backend for MetalBackend {
 
     fn measure(&self) -> &dyn Measure {
         self
+    }
+
+    fn streams(&self) -> Option<&dyn Streams> {
+        None
     }
 
     fn allocate_buffer(&self, bytes: usize) -> Result<Buffer> {

@@ -1,7 +1,7 @@
 //! A test double of Metal on Linux: the unmodified backend runs against it, its kernels on the CPU.
 //!
-//! Messages' signatures are compared with those of Apple's headers (by objc2, in builds with debug assertions), what Metal leaves
-//! undefined ends the process with a sentence, and so does an object that is alive at its end.
+//! Messages' signatures are compared with those of Apple's headers (by objc2, in builds with debug assertions), what
+//! Metal leaves undefined ends the process with a sentence, and so does an object that is alive at its end.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -91,8 +91,8 @@ pub fn hold(hold: bool) {
     metal_double_hold(hold.into());
 }
 
-/// Has the compiler take every `from` of the texts that it is given from now on (of up to 199 bytes) for `to`; nothing where `from` is empty.
-/// No other thread may be using the double.
+/// Has the compiler take every `from` of the texts that it is given from now on (of up to 199 bytes) for `to`; nothing
+/// where `from` is empty. No other thread may be using the double.
 pub fn plant(from: &str, to: &str) {
     let [from, to] = [from, to].map(|text| CString::new(text).unwrap());
     // SAFETY: both are texts of C, which are copied.

@@ -1,5 +1,5 @@
-//! Models on the Metal backend: logits against the reference implementations', the shipped model's tokens against the CPU's, and what a
-//! step of decoding costs in calls of Metal.
+//! Models on the Metal backend: logits against the reference implementations', the shipped model's tokens against the
+//! CPU's, and what a step of decoding costs in calls of Metal.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Programs on the Metal backend: random ones against the reference interpreter, bit for bit; every instruction at its limits; faults.
+//! Programs on the Metal backend: random ones against the reference interpreter, bit for bit; every instruction at its
+//! limits; faults.
 
 use std::sync::Arc;
 

@@ -6,7 +6,8 @@ use hologram_backends::take_notes;
 use hologram_core::{Executor, Tensor};
 use metal_double::{counts, plant};
 
-/// Runs softmax on a new device, compares with the reference, and gives the kernels that were run, the first time and again.
+/// Runs softmax on a new device, compares with the reference, and gives the kernels that were run, the first time and
+/// again.
 fn softmax() -> [i64; 2] {
     let executor = Executor::open("metal", None).unwrap();
     let values: Vec<f32> = (0..3 * 64).map(|i| ((i * 37) % 23) as f32 / 7.0).collect();
@@ -64,7 +65,8 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     // SAFETY: as above.
     unsafe { std::env::remove_var("METAL_DOUBLE_SYSTEM") };
 
-    // One that computes something else: the program runs in its place, which is said with the first result at each start.
+    // One that computes something else: the program runs in its place, which is said with the first result at each
+    // start.
     fresh();
     plant("s = 1.0f / workgroup_sum", "s = 1.001f / workgroup_sum");
     let [first, again] = softmax();
@@ -72,7 +74,8 @@ fn kernels_that_fail_do_not_serve_and_tests_are_not_repeated() {
     one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds", "programs run in its place"]);
     assert_eq!(softmax(), [1, 1]);
     one_note(&["the kernel softmax_2 (softmax) fails its self-test", "beyond their bounds"]);
-    // On a compiler without the fault the kept verdict is still that of this system: whoever empties the cache has it tested anew.
+    // On a compiler without the fault the kept verdict is still that of this system: whoever empties the cache has it
+    // tested anew.
     plant("", "");
     assert_eq!(softmax(), [1, 1]);
     one_note(&["the kernel softmax_2 (softmax) fails its self-test"]);

@@ -17,8 +17,8 @@ const THREADS_OF_FOUR: u32 = 128;
 /// The fewest columns of rows that have workgroups of their own, and the most threads of those.
 const LEAST_COLUMNS: u32 = 64;
 const THREADS_OF_ROW: u32 = 512;
-/// Rows and fours of a row in a workgroup's square of the output, and in a subgroup's, where an operand's neighbours lie
-/// in other rows. A subgroup then reads and writes whole runs of 32 bytes or more of both.
+/// Rows and fours of a row in a workgroup's square of the output, and in a subgroup's, where an operand's neighbours
+/// lie in other rows. A subgroup then reads and writes whole runs of 32 bytes or more of both.
 const SQUARE: [u32; 2] = [32, 4];
 const SQUARE_OF_SUBGROUP: [u32; 2] = [16, 2];
 

@@ -216,6 +216,15 @@ operations! {
     Sigmoid sigmoid(x) Map FLOATS 3.0, "1 / (1 + e⁻ˣ).", |b, v| f::sigmoid(b, v[0]), |v| 1.0 / (1.0 + (-v[0]).exp()) => d [d.g * d.y * (-d.y + 1.0)];
     Silu silu(x) Map FLOATS 3.5, "x · sigmoid(x).", |b, v| f::silu(b, v[0]), |v| v[0] / (1.0 + (-v[0]).exp())
         => d [d.g * (d.a.sigmoid() + d.y * (-d.a.sigmoid() + 1.0))];
+    Softplus softplus(x) Map FLOATS 5.0, "ln(1 + eˣ), accurate where it is close to 0, and finite where eˣ is not.",
+        |b, v| {
+            let (linear, size) = (f::relu(b, v[0]), b.abs(v[0]));
+            let size = b.neg(size);
+            let size = b.exp(size);
+            let rest = inverse::log1p(b, size);
+            b.add(linear, rest)
+        },
+        |v| v[0].max(0.0) + (-v[0].abs()).exp().ln_1p() => d [d.g * d.a.sigmoid()];
     Gelu gelu(x) Map FLOATS 2.0 of |v| v[0].abs(), "x/2 · (1 + erf(x/√2)), the error relative to x.",
         |b, v| f::gelu(b, v[0]), |v| 0.5 * v[0] * (1.0 + erf_f64(v[0] * std::f64::consts::FRAC_1_SQRT_2)) => d [d.g * d.a.gelu_slope()];
     GeluTanh gelu_tanh(x) Map FLOATS 3.0 of |v| v[0].abs(), "x/2 · (1 + tanh(√(2/π)·(x + 0.044715·x³))), the error relative to x.",

@@ -104,14 +104,14 @@ impl Attention {
         else {
             return Lines { next: std::ptr::null(), left: 0 };
         };
-        let (data, half_bytes) = match cache {
+        let (data, nibbles) = match cache {
             Cache::F32(data) => (data.as_ptr().cast::<u8>(), 8),
             Cache::F16(data) => (data.as_ptr().cast::<u8>(), 4),
             Cache::F8(data) => (data.as_ptr(), 2),
             Cache::Q8(codes, _) => (codes.as_ptr().cast::<u8>(), 2),
             Cache::Q4(codes, _) => (codes.as_ptr(), 1),
         };
-        let bytes = |elements: usize| elements * half_bytes / 2;
+        let bytes = |elements: usize| elements * nibbles / 2;
         Lines { next: data.wrapping_add(bytes(elements.start)), left: bytes(elements.len()).div_ceil(64) }
     }
 }

@@ -24,7 +24,8 @@ use crate::kernel::{RawSlice, Worker};
 pub(super) const STEPS: usize = 512;
 /// The most panels of a piece of work.
 const PANELS: usize = 4;
-/// Lines of a block, whose tiles are of about the same size, and the most in a piece of work with a buffer for products.
+/// Lines of a block, whose tiles are of about the same size, and the most in a piece of work with a buffer for
+/// products.
 const BLOCK: usize = 504;
 /// The fewest tiles of the left side in a piece of work, if it has to be divided. Several, because each piece packs the
 /// panels anew.
@@ -33,8 +34,8 @@ const LEAST_TILES: usize = 8;
 const OWN: usize = 1 << 20;
 const BATCHES: usize = 4;
 /// The most columns for which a left side of `f32` is not packed: if its lines are consecutive, and if its depths are.
-/// These are also of at most [`OWN`] bytes: each step along a line is far from the one before, and larger sides leave the
-/// second-level cache.
+/// These are also of at most [`OWN`] bytes: each step along a line is far from the one before, and larger sides leave
+/// the second-level cache.
 const COLUMNS_OF_LINES: usize = 1024;
 const COLUMNS_OF_DEPTHS: usize = 256;
 /// The most lines that pass through the buffer together.

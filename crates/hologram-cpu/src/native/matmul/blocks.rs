@@ -57,8 +57,8 @@ pub trait SuperBlock: Row {
         // SAFETY: promised by the caller; all reads lie in the block, as the row states.
         unsafe {
             let halves = match Self::ROW.has_minimum() {
-                true => at(d).map(|number| double(number)),
-                false => at(d).map(|number| twice(word(number))),
+                true => at(d).map(|number| load_u32(number)),
+                false => at(d).map(|number| broadcast_u16(load_u16(number))),
             };
             let mut minimums = None;
             let of_runs = match const { Self::ROW.scales } {
@@ -69,7 +69,7 @@ pub trait SuperBlock: Row {
                 }
                 format::Scales::SixBitPairs { .. } => s.eight_and_eight(s.sixteens(blocks)),
                 format::Scales::SixBits { low, high, .. } => {
-                    s.signed_sixes(at(low.at).map(|low| quad(low)), at(high.at).map(|high| double(high)))
+                    s.signed_sixes(at(low.at).map(|low| load_u64(low)), at(high.at).map(|high| load_u32(high)))
                 }
                 format::Scales::Signed { at: bytes } => s.sixteens(at(bytes)),
                 _ => s.sixteens(blocks),
@@ -144,7 +144,7 @@ pub trait Block32: Row {
             }
             let mut codes = s.nibbles(places);
             if let Some(at) = Self::FIFTH_BITS {
-                codes = s.add_sixteens(codes, units.map(|unit| double(row.add(unit * Self::BYTES + at))));
+                codes = s.add_sixteens(codes, units.map(|unit| load_u32(row.add(unit * Self::BYTES + at))));
             }
             match Self::VALUES {
                 Some(values) => s.look_up(values, codes),
@@ -167,11 +167,11 @@ pub trait Block32: Row {
                 return s.split_units([first, Self::codes(s, row, [next, next + S::UNITS - 1])]);
             }
             let stride = if Self::UNITS == 1 { Self::BYTES } else { 16 };
-            let [mut low, mut high] = s.half_bytes(codes_of_unit::<Self>(row, unit), stride);
+            let [mut low, mut high] = s.strided_nibbles(codes_of_unit::<Self>(row, unit), stride);
             if let Some(fifth_bits) = Self::FIFTH_BITS {
                 let first = row.add(unit * Self::BYTES + fifth_bits);
-                let word = |unit: usize, at: usize| u32::from(word(first.add(unit * Self::BYTES + at)));
-                let pair = |unit: usize, at: usize| word(unit, at) | word(unit + 1, at) << 16;
+                let load = |unit: usize, at: usize| u32::from(load_u16(first.add(unit * Self::BYTES + at)));
+                let pair = |unit: usize, at: usize| load(unit, at) | load(unit + 1, at) << 16;
                 let bits = |at: usize| [pair(0, at), if S::UNITS == 2 { pair(2, at) } else { 0 }];
                 (low, high) = (s.add_sixteens(low, bits(0)), s.add_sixteens(high, bits(2)));
             }
@@ -208,8 +208,9 @@ pub trait Block32: Row {
                 // SAFETY: promised by the caller: `first` and the number of units are multiples of 8.
                 unsafe {
                     let block = row.add((first / 8 + i) * Self::BYTES);
-                    factors[i] = s.half(word(block));
-                    (low[i], high[i]) = (double(block.add(low_bits.at)), u32::from(word(block.add(high_bits.at))));
+                    factors[i] = s.float_of_f16(load_u16(block));
+                    (low[i], high[i]) =
+                        (load_u32(block.add(low_bits.at)), u32::from(load_u16(block.add(high_bits.at))));
                 }
             }
             let scales = s.mul(s.six_bits(low, high), s.by_eights(factors));
@@ -275,15 +276,15 @@ impl<B: Row + ?Sized> Unsigned<B> {
 /// # Safety
 /// Two bytes can be read.
 #[inline(always)]
-unsafe fn word(from: *const u8) -> u16 {
+unsafe fn load_u16(from: *const u8) -> u16 {
     // SAFETY: promised by the caller.
     u16::from_le(unsafe { from.cast::<u16>().read_unaligned() })
 }
 
 /// The 16 bits in both halves of a `u32`.
 #[inline(always)]
-fn twice(half: u16) -> u32 {
-    u32::from(half) * 0x1_0001
+fn broadcast_u16(value: u16) -> u32 {
+    u32::from(value) * 0x1_0001
 }
 
 /// The bits of a `u32`.
@@ -291,7 +292,7 @@ fn twice(half: u16) -> u32 {
 /// # Safety
 /// Four bytes can be read.
 #[inline(always)]
-unsafe fn double(from: *const u8) -> u32 {
+unsafe fn load_u32(from: *const u8) -> u32 {
     // SAFETY: promised by the caller.
     u32::from_le(unsafe { from.cast::<u32>().read_unaligned() })
 }
@@ -301,40 +302,40 @@ unsafe fn double(from: *const u8) -> u32 {
 /// # Safety
 /// Eight bytes can be read.
 #[inline(always)]
-unsafe fn quad(from: *const u8) -> u64 {
+unsafe fn load_u64(from: *const u8) -> u64 {
     // SAFETY: promised by the caller.
     u64::from_le(unsafe { from.cast::<u64>().read_unaligned() })
 }
 
 macro_rules! formats {
-    (256: $($super:ident),*; 32: $($block:ident),*; half bytes: $($half:ident),*) => {
+    (256: $($super:ident),*; 32: $($block:ident),*; nibbles: $($nibbles:ident),*) => {
         /// Calls the function for the format's type; `None` for a format without one.
         macro_rules! for_format {
-            ($format:expr, super $on_super:ident, block $on_block:ident, half_bytes $on_half:ident) => {
+            ($format:expr, super $on_super:ident, block $on_block:ident, nibbles $on_nibbles:ident) => {
                 match $format {
                     $(DType::$super => Some($on_super::<hologram_device::format::rows::$super>()),)*
                     $(DType::$block => Some($on_block::<hologram_device::format::rows::$block>()),)*
-                    $(DType::$half => Some($on_half::<hologram_device::format::rows::$half>()),)*
+                    $(DType::$nibbles => Some($on_nibbles::<hologram_device::format::rows::$nibbles>()),)*
                     _ => None,
                 }
             };
         }
         pub(super) use for_format;
         $(impl Block32 for rows::$block {})*
-        $(impl Block32 for rows::$half {})*
+        $(impl Block32 for rows::$nibbles {})*
     };
 }
 
 /// Whether the format is in the list.
 pub fn is_listed(format: DType) -> bool {
     fn listed<B>() {}
-    for_format!(format, super listed, block listed, half_bytes listed).is_some()
+    for_format!(format, super listed, block listed, nibbles listed).is_some()
 }
 
 formats! {
     256: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K;
     32: Q8_0, IQ4_XS;
-    half bytes: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4
+    nibbles: Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4
 }
 
 impl SuperBlock for rows::Q2_K {

@@ -132,7 +132,7 @@ pub trait Bytes: TwoRows {
     ///
     /// # Safety
     /// The bytes can be read.
-    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [Self::V; 2];
+    unsafe fn strided_nibbles(self, first: *const u8, stride: usize) -> [Self::V; 2];
 
     /// The first 16 bytes of each unit of two vectors, and the last 16.
     fn split_units(self, vectors: [Self::V; 2]) -> [Self::V; 2];
@@ -219,7 +219,7 @@ pub trait Bytes: TwoRows {
     /// # Safety
     /// `count` values can be written.
     unsafe fn store_totals(self, vectors: &[Self::F; 16], to: *mut f32, count: usize);
-    fn half(self, bits: u16) -> f32;
+    fn float_of_f16(self, bits: u16) -> f32;
 
     /// The `f16` at byte `at` of each of `count` (up to `LANES`) blocks of `stride` bytes; 0 in the other lanes.
     ///

@@ -17,7 +17,7 @@ pub fn decoder(format: DType, k: usize) -> Option<Decode> {
     if !k.is_multiple_of(64) || !k.is_multiple_of(format.block_len()) {
         return None;
     }
-    for_format!(format, super of_super, block of_block, half_bytes of_block)
+    for_format!(format, super of_super, block of_block, nibbles of_block)
 }
 
 /// Whether there is a decoder for a format, if rows are long enough.
@@ -45,7 +45,7 @@ unsafe fn factors<B: SuperBlock>(block: *const u8) -> ([f32; 16], [f32; 16]) {
     unsafe {
         let s = Vnni::assume();
         let of_block = B::scales(s, [block; 2]);
-        let (d, m) = (s.half(of_block.halves[0] as u16), s.half((of_block.halves[0] >> 16) as u16));
+        let (d, m) = (s.float_of_f16(of_block.halves[0] as u16), s.float_of_f16((of_block.halves[0] >> 16) as u16));
         let numbers = |bytes| {
             let bytes = _mm_loadu_si128(s.first_sixteen(bytes).as_ptr().cast());
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))

@@ -55,8 +55,8 @@ pub enum Element {
 /// output at the first token and row, its stride in sums, rows, whether these are the first words of the rows).
 pub type Multiply = unsafe fn(Words, usize, usize, *const u8, usize, *const u8, *mut u8, usize, usize, bool);
 
-/// As [`Multiply`] for `f32`, with lines in place of a tile: (the first word, whether a line's words are neighbours rather
-/// than those of a depth, words from one line, or depth, to the next), lines, steps, then as there.
+/// As [`Multiply`] for `f32`, with lines in place of a tile: (the first word, whether a line's words are neighbours
+/// rather than those of a depth, words from one line, or depth, to the next), lines, steps, then as there.
 pub type MultiplyLines =
     unsafe fn((*const f32, bool, usize), usize, usize, *const u8, usize, *mut u8, usize, usize, bool);
 

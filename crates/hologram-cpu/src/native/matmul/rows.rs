@@ -11,7 +11,7 @@
 use hologram_device::DType;
 
 #[cfg(target_arch = "x86_64")]
-mod half_bytes;
+mod nibbles;
 #[cfg(target_arch = "x86_64")]
 mod split;
 #[cfg(target_arch = "x86_64")]
@@ -65,7 +65,7 @@ pub fn find(format: DType, k: usize, group: usize, features: Features) -> Option
             if let Some(kernels) = split::find(format, group).filter(|_| features.gfni) {
                 return Some(kernels);
             }
-            if let Some(found) = for_format!(format, super vnni_super, block vnni_block, half_bytes of_half_bytes)
+            if let Some(found) = for_format!(format, super vnni_super, block vnni_block, nibbles of_nibbles)
                 && (features.gfni || !found.gfni)
             {
                 return found.filter(group);
@@ -75,7 +75,7 @@ pub fn find(format: DType, k: usize, group: usize, features: Features) -> Option
             if let Some(kernels) = split_avx2::find(format) {
                 return Some(kernels);
             }
-            return for_format!(format, super avx2_super, block avx2_block, half_bytes avx2_block)?.filter(group);
+            return for_format!(format, super avx2_super, block avx2_block, nibbles avx2_block)?.filter(group);
         }
     }
     let _ = features;
@@ -454,7 +454,7 @@ unsafe fn factors<S: Bytes, B: Block32, const T: usize, const R: usize>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::bytes::{Avx2, Vnni};
-    pub use super::half_bytes::of_half_bytes;
+    pub use super::nibbles::of_nibbles;
     use super::*;
 
     // The last argument is `RowKernels::in_one_stream`.

@@ -20,7 +20,8 @@ pub(crate) struct AttentionParts {
     pub fused: bool,
     /// A norm before the output projection.
     pub sub_norm: Option<&'static str>,
-    /// Whether the rows of each query head are followed by those of its gate, whose sigmoid is the factor of its result.
+    /// Whether the rows of each query head are followed by those of its gate, whose sigmoid is the factor of its
+    /// result.
     pub gated: bool,
     /// A score for each head that takes part in the softmax without a value.
     pub sinks: Option<&'static str>,

@@ -19,7 +19,7 @@ pub type Unpack = unsafe fn(&Layout, Rows, *mut u8);
 
 /// The unpacker of a format. Requires AVX-512 with BW.
 pub fn unpacker(format: DType) -> Option<Unpack> {
-    for_format!(format, super of, block of, half_bytes of)
+    for_format!(format, super of, block of, nibbles of)
 }
 
 fn of<B: Row>() -> Unpack {

@@ -114,7 +114,7 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m256i; 2] {
+    unsafe fn strided_nibbles(self, first: *const u8, stride: usize) -> [__m256i; 2] {
         wrapped!({
             let bytes = _mm256_castsi128_si256(_mm_loadu_si128(first.cast()));
             let bytes = _mm256_inserti128_si256::<1>(bytes, _mm_loadu_si128(first.add(stride).cast()));
@@ -306,7 +306,7 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn half(self, bits: u16) -> f32 {
+    fn float_of_f16(self, bits: u16) -> f32 {
         wrapped!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))))
     }
 

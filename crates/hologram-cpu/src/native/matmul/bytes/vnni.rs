@@ -283,7 +283,7 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn half_bytes(self, first: *const u8, stride: usize) -> [__m512i; 2] {
+    unsafe fn strided_nibbles(self, first: *const u8, stride: usize) -> [__m512i; 2] {
         wrapped!({
             let bytes = if stride == 16 {
                 // The compiler does not merge the four loads into one.
@@ -458,7 +458,7 @@ impl Bytes for Vnni {
     }
 
     #[inline(always)]
-    fn half(self, bits: u16) -> f32 {
+    fn float_of_f16(self, bits: u16) -> f32 {
         wrapped!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))))
     }
 

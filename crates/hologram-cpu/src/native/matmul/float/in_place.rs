@@ -110,8 +110,8 @@ impl FloatMatmul {
                 };
                 for tile in 0..tiles.count {
                     let tokens = tiles.tile(tile);
-                    // SAFETY: the kernel is of this processor's instruction set; the rows and the packed tile exist; the
-                    // scratch has room for the sums.
+                    // SAFETY: the kernel is of this processor's instruction set; the rows and the packed tile exist;
+                    // the scratch has room for the sums.
                     unsafe {
                         let tile = packed.add(tokens.start * bytes + from * tokens.len() * kernels.vector);
                         let product = Product {

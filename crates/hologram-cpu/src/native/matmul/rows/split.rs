@@ -1,5 +1,5 @@
-//! Grids and `NVFP4` on AVX-512 VNNI: each block is taken apart into codes and the scales of its runs, and its codes are
-//! then multiplied with all tokens.
+//! Grids and `NVFP4` on AVX-512 VNNI: each block is taken apart into codes and the scales of its runs, and its codes
+//! are then multiplied with all tokens.
 //!
 //! Codes of either sign are made unsigned by 128; what that adds is taken off before each sum.
 

@@ -21,8 +21,8 @@ pub const LEN: usize = 64;
 pub trait Split: Format {
     /// Vectors of a block.
     const VECTORS: usize = Self::LEN / LEN;
-    /// Whether entries are loaded one by one: [`Split::codes`] then reads the block's [`Split::indices`], which are best
-    /// stored some time before.
+    /// Whether entries are loaded one by one: [`Split::codes`] then reads the block's [`Split::indices`], which are
+    /// best stored some time before.
     const LOADED: bool = false;
 
     /// The indices of a block's 32 entries, if these are loaded.

@@ -162,11 +162,11 @@ impl<B: Block32> Places<B> {
 /// # Safety
 /// Vectors as [`Places`] defines them; the caller is compiled for AVX-512 BW, VBMI and GFNI.
 #[inline(always)]
-unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
+unsafe fn with_fifth_bits<B: Block32>(nibbles: __m512i, [first, last]: [__m512i; 2]) -> [__m512i; 2] {
     const BYTES_3_AND_7: u64 = 0x8888_8888_8888_8888;
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
-        let half = _mm512_set1_epi8(15);
+        let low_four = _mm512_set1_epi8(15);
         let order = _mm512_loadu_si512(const { &Places::<B>::FIFTH_BITS }.as_ptr().cast());
         let bits = _mm512_maskz_permutex2var_epi8(BYTES_3_AND_7, first, order, last);
         // Byte j times these bit matrices: bit j of their byte 3 becomes bit 4, bit j of byte 7 becomes bit 0.
@@ -174,8 +174,12 @@ unsafe fn with_fifth_bits<B: Block32>(half_bytes: __m512i, [first, last]: [__m51
         // Bits of the second operand where the first has ones, else of the third.
         const CHOOSE: i32 = 0xca;
         [
-            _mm512_ternarylogic_epi64::<CHOOSE>(half, half_bytes, bits),
-            _mm512_ternarylogic_epi64::<CHOOSE>(half, _mm512_srli_epi16::<4>(half_bytes), _mm512_slli_epi16::<4>(bits)),
+            _mm512_ternarylogic_epi64::<CHOOSE>(low_four, nibbles, bits),
+            _mm512_ternarylogic_epi64::<CHOOSE>(
+                low_four,
+                _mm512_srli_epi16::<4>(nibbles),
+                _mm512_slli_epi16::<4>(bits),
+            ),
         ]
     }
 }
@@ -208,7 +212,7 @@ unsafe fn powers_of_two<B: Block32>(first: __m512i) -> __m128 {
 unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], __m128i) {
     // SAFETY: promised by the caller; the indices are 64 bytes.
     unsafe {
-        let half_bytes = if Places::<B>::ODD {
+        let nibbles = if Places::<B>::ODD {
             let order = _mm512_loadu_si512(const { &Places::<B>::BYTES_OF_NIBBLES }.as_ptr().cast());
             _mm512_permutex2var_epi8(first, order, last)
         } else {
@@ -216,10 +220,10 @@ unsafe fn take_apart<B: Block32>([first, last]: [__m512i; 2]) -> ([__m512i; 2], 
             _mm512_permutex2var_epi16(first, order, last)
         };
         let mut codes = if B::FIFTH_BITS.is_some() {
-            with_fifth_bits::<B>(half_bytes, [first, last])
+            with_fifth_bits::<B>(nibbles, [first, last])
         } else {
-            let half = _mm512_set1_epi8(15);
-            [_mm512_and_si512(half_bytes, half), _mm512_and_si512(_mm512_srli_epi16::<4>(half_bytes), half)]
+            let low_four = _mm512_set1_epi8(15);
+            [_mm512_and_si512(nibbles, low_four), _mm512_and_si512(_mm512_srli_epi16::<4>(nibbles), low_four)]
         };
         if let Some(values) = B::VALUES {
             let values = _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast()));
@@ -385,7 +389,7 @@ unsafe fn multiply<B: Block32, const T: usize, const R: usize>(w: &PackedRows, x
 }
 
 /// The kernels of a format.
-pub fn of_half_bytes<B: Block32>() -> Found {
+pub fn of_nibbles<B: Block32>() -> Found {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     unsafe fn of_words<B: Block32, const T: usize>(w: &PackedRows, x: &Prepared) {
         // SAFETY: the features; the rest is promised by the caller.
