@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 from . import _dtypes as dt
 from . import _functions as f
@@ -52,6 +53,20 @@ def _iter(self: Tensor):
 
 def _contains(self: Tensor, value) -> bool:
     return bool(f.any(self == value))
+
+
+def free_later(items: list) -> None:
+    """Frees nested lists on another thread, in steps between which this one goes on."""
+    if len(items) > 1 << 10 or isinstance(items[0] if items else None, list):
+        threading.Thread(target=_free, args=(items,), name="hologram-free").start()
+
+
+def _free(items: list) -> None:
+    while items:
+        if isinstance(items[-1], list):
+            _free(items.pop())
+        else:
+            del items[-(1 << 16) :]
 
 
 def _reduce(self: Tensor):
