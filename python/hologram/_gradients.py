@@ -64,8 +64,8 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
             if not isinstance(loss, Tensor):
                 raise TypeError("grad: the function gives no tensor")
             if loss.size != 1 or loss.dtype not in _FLOATS:
-                about = f"of {loss.dtype} of shape {loss.shape}"
-                raise ValueError(f"grad: the function gives a tensor {about}, not one float: hg.sum or hg.mean gives one")
+                about = f"{loss.dtype} of shape {loss.shape}"
+                raise ValueError(f"grad: the function gives {about}, not one float: hg.sum or hg.mean gives one")
             found = _native.gradients(loss, [own[i] for i in wrt])
         finally:
             if not recording:

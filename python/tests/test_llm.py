@@ -237,7 +237,7 @@ def test_ctrl_c_and_closing(model_path):
     for what in [
         lambda: model.generate([tokens] * 8, max_tokens=50),
         lambda: list(model.stream(PROMPT, max_tokens=4000, ignore_eos=True)),
-        lambda: model.generate(PROMPT, max_tokens=4000, ignore_eos=True, logits_processor=lambda tokens, logits: logits),
+        lambda: model.generate(PROMPT, max_tokens=4000, ignore_eos=True, logits_processor=lambda _, logits: logits),
         lambda: [session.feed(tokens) for _ in range(100)],
         lambda: model.tokenizer.encode(text * 200),
         lambda: model.tokenizer.decode(tokens * 1000),
