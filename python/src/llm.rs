@@ -663,21 +663,22 @@ impl PySession {
         let (count, start) = (tokens.len(), Instant::now());
         let (session, ended) = (self.session.clone(), Arc::new(AtomicBool::new(false)));
         let expected = self.per_token.load(Ordering::Relaxed).saturating_mul(count as u64);
-        let out = if Duration::from_nanos(expected) < SOON {
-            py.detach(|| feed(&session, &tokens, wanted, &ended))?
+        let fed = if Duration::from_nanos(expected) < SOON {
+            py.detach(|| feed(&session, &tokens, wanted, &ended)).map_err(Error::from)
         } else {
             let (of, end) = (session.clone(), ended.clone());
-            let fed = interruptible(py, move || feed(&of, &tokens, wanted, &end));
-            if fed.is_err() && ended.swap(true, Ordering::AcqRel) {
-                // The tokens were all fed when Ctrl-C came.
-                py.detach(|| {
-                    let mut session = lock(&session);
-                    let before = session.len(0).saturating_sub(count);
-                    session.truncate(0, before);
-                });
-            }
-            fed??
+            interruptible(py, move || feed(&of, &tokens, wanted, &end)).and_then(|fed| Ok(fed?))
         };
+        let fed = fed.and_then(|out| Ok(py.check_signals().map(|()| out)?));
+        if fed.is_err() && ended.swap(true, Ordering::AcqRel) {
+            // The tokens were all fed when Ctrl-C came.
+            py.detach(|| {
+                let mut session = lock(&session);
+                let before = session.len(0).saturating_sub(count);
+                session.truncate(0, before);
+            });
+        }
+        let out = fed?;
         let per_token = start.elapsed().as_nanos() / count as u128;
         self.per_token.store(u64::try_from(per_token).unwrap_or(u64::MAX), Ordering::Relaxed);
         match wanted {
