@@ -163,8 +163,8 @@ def test_numpy_both_ways():
             back = np.asarray(x)
             assert back.dtype == source.dtype and back.tolist() == source.tolist()
         assert memoryview(hg.asarray(n)).tobytes() == n.tobytes() and memoryview(hg.asarray(n)).shape == n.shape
-    shared = np.asarray(hg.arange(4))
-    assert not shared.flags.writeable and np.array(hg.arange(4)).flags.writeable
+    shared = np.asarray(hg.arange(4, device="cpu"))
+    assert not shared.flags.writeable and np.array(hg.arange(4, device="cpu")).flags.writeable
     ml_dtypes = pytest.importorskip("ml_dtypes")
     b = np.array([1.5, -2.0], dtype=ml_dtypes.bfloat16)
     assert hg.asarray(b).dtype == hg.bfloat16 and np.asarray(hg.asarray(b)).dtype == ml_dtypes.bfloat16
