@@ -205,6 +205,7 @@ os._exit(0)
     check_late(code, 2 * len(waits), 0.6, **environment)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is a signal")
 @pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="waits for an NVIDIA GPU")
 def test_ctrl_c_ends_waits_for_a_gpu():
     check_waits(8192, WAITS)
