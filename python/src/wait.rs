@@ -80,8 +80,8 @@ fn on_thread(py: Python<'_>, work: Box<dyn FnOnce() + Send>) -> Result<()> {
 const SHORT: usize = 1 << 24;
 
 /// Submissions that a GPU may be behind while a call submits more on its own thread. So many keep the GPU busy until
-/// another thread has started.
-const AHEAD: u64 = 4;
+/// another thread has started, on a busy machine a millisecond or two, and leave room in the queue and for uploads.
+const AHEAD: u64 = 32;
 
 /// Whether the host computes.
 fn is_host(executor: &Executor) -> bool {
