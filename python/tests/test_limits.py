@@ -192,7 +192,7 @@ compiled = hg.compile(lambda x: x @ x * 0.5)
 (x @ x).wait()
 start = time.monotonic()
 (x @ x @ x).wait()
-count = max(int(3.0 / (time.monotonic() - start)), 8)  # for 1.5 s
+count = max(int(3.0 / (time.monotonic() - start)), 40)  # for 1.5 s; more than a call submits on its own thread
 for what, wait in {waits!r}.items():
     hg.synchronize()
     y = x
