@@ -32,7 +32,10 @@ def asarray(obj: Any, /, *, dtype=None, device=None, copy: bool | None = None) -
         if copy is False and own is not obj:
             raise ValueError("another type or device needs a copy")
         return _native.elementwise("copy", obj) if copy and own is obj else own
-    obj = list(obj) if isinstance(obj, range) else obj
+    if isinstance(obj, range) and copy is not False:
+        if dtype is None or as_dtype(dtype) != dt.bool:
+            return arange(obj.start, obj.stop, obj.step, dtype=dtype, device=device)
+        obj = list(obj)
     listed = isinstance(obj, (builtins.bool, int, float, list, tuple))
     if listed and copy is False:
         raise ValueError("Python's numbers and lists need a copy")

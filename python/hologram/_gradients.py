@@ -63,6 +63,9 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
             loss = value[0] if isinstance(value, tuple) else value
             if not isinstance(loss, Tensor):
                 raise TypeError("grad: the function gives no tensor")
+            if loss.size != 1 or loss.dtype not in _FLOATS:
+                about = f"{loss.dtype} of shape {loss.shape}"
+                raise ValueError(f"grad: the function gives {about}, not one float: hg.sum or hg.mean gives one")
             found = _native.gradients(loss, [own[i] for i in wrt])
         finally:
             if not recording:

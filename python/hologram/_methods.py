@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 from . import _dtypes as dt
 from . import _functions as f
@@ -51,7 +52,22 @@ def _iter(self: Tensor):
 
 
 def _contains(self: Tensor, value) -> bool:
-    return bool(f.any(self == value))
+    equal = self == value
+    return equal if isinstance(equal, bool) else bool(f.any(equal))
+
+
+def free_later(items: list) -> None:
+    """Frees nested lists on another thread, in steps between which this one goes on."""
+    if len(items) > 1 << 10 or isinstance(items[0] if items else None, list):
+        threading.Thread(target=_free, args=(items,), name="hologram-free").start()
+
+
+def _free(items: list) -> None:
+    while items:
+        if isinstance(items[-1], list):
+            _free(items.pop())
+        else:
+            del items[-(1 << 16) :]
 
 
 def _reduce(self: Tensor):
@@ -103,6 +119,25 @@ def _inplace(operator: str):
     return method
 
 
+def _reduction(name: str):
+    function = getattr(f, name)
+
+    def method(self: Tensor, /, axis=None, dtype=None, out=None, *, keepdims: bool = False, **options) -> Tensor:
+        if out is not None:
+            raise TypeError(f"{name}: results get memory of their own, not that of out")
+        if dtype is not None and name in ("sum", "prod"):
+            options["dtype"] = dtype
+        elif dtype is not None:
+            self = f.astype(self, dtype)
+        if "ddof" in options:
+            options["correction"] = options.pop("ddof")
+        return function(self, axis=axis, keepdims=keepdims, **options)
+
+    method.__name__ = name
+    method.__doc__ = f"As the function {name}. NumPy's function calls this for a tensor, with its own arguments."
+    return method
+
+
 def written(tokenizer: Tokenizer, messages, tools, variables, reply: bool) -> tuple[str, list[int]]:
     """The text and the tokens of a conversation, by the model's chat template."""
     import json
@@ -150,5 +185,7 @@ def attach() -> None:
         setattr(Tensor, name, method)
     for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
         setattr(Tensor, f"__i{name}__", _inplace(f"__{name}__"))
-    for name in "all any argmax argmin argsort astype max mean min prod sort std sum var".split():
+    for name in "argmax argmin argsort astype sort".split():
         setattr(Tensor, name, getattr(f, name))
+    for name in "all any max mean min prod std sum var".split():
+        setattr(Tensor, name, _reduction(name))

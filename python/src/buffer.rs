@@ -13,6 +13,7 @@ use crate::device;
 use crate::dtype::{self, Wanted, size};
 use crate::error::{Result, wrong_type};
 use crate::memory::{Array, from_bytes, row_major};
+use crate::ops::elements;
 use crate::tensor::PyTensor;
 
 /// The letter of the struct module for a type; `bfloat16` has none.
@@ -170,16 +171,17 @@ impl PyTensor {
         let Some(format) = format(ty) else {
             return Err(PyBufferError::new_err(format!("buffers have no format for {}", dtype::name(ty))));
         };
-        let tensor = py
-            .detach(|| {
-                // Who does not ask for strides of any kind gets row-major elements.
-                let asked = |flag: c_int| flags & flag == flag;
-                let dense = asked(ffi::PyBUF_C_CONTIGUOUS) || asked(ffi::PyBUF_ANY_CONTIGUOUS);
-                let strided = asked(ffi::PyBUF_STRIDES) && !dense;
-                let tensor = if strided { inner.tensor.clone() } else { inner.tensor.contiguous()? };
-                tensor.wait().map(|()| tensor)
-            })
-            .map_err(crate::error::Error::from)?;
+        // Who does not ask for strides of any kind gets row-major elements.
+        let asked = |flag: c_int| flags & flag == flag;
+        let dense = asked(ffi::PyBUF_C_CONTIGUOUS) || asked(ffi::PyBUF_ANY_CONTIGUOUS);
+        let strided = asked(ffi::PyBUF_STRIDES) && !dense;
+        let x = inner.tensor.clone();
+        let whole = move || {
+            let tensor = if strided { x } else { x.contiguous()? };
+            tensor.wait().map(|()| tensor)
+        };
+        let steps = if strided || inner.tensor.is_contiguous() { 0 } else { elements(&inner.tensor) };
+        let tensor = inner.awaited(py, steps, whole)?.map_err(crate::error::Error::from)?;
         let Some(data) = address(&tensor) else {
             let text = format!("the tensor is on {}, out of the host's reach: use .to_device(\"cpu\")", inner.device);
             return Err(PyBufferError::new_err(text));

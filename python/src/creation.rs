@@ -18,7 +18,7 @@ pub fn made(
     make: impl FnOnce(&Executor) -> Core + Send + 'static,
 ) -> Result<PyTensor> {
     let (name, executor) = device::open(py, device::name_of(device)?.as_deref())?;
-    let tensor = worked(py, device::is_host(&name), elements, move || make(&executor))?;
+    let tensor = worked(py, &executor.clone(), elements, move || make(&executor))?;
     Ok(PyTensor::new(tensor?, name.into()))
 }
 

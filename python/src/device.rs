@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{Error, Result};
-use crate::wait::awaited;
+use crate::wait::{awaited, interruptible};
 
 /// Rises in the child of a fork: what was opened before is the parent's.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -63,7 +63,7 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
         None => match default {
             Some(name) => name,
             None => {
-                let executor = py.detach(|| open_new("auto"))?;
+                let executor = interruptible(py, || open_new("auto"))??;
                 let name = full_name(executor.info().backend.name());
                 let executor = keep(&name, executor);
                 if let Some(reason) = executor.fallback() {
@@ -78,14 +78,10 @@ pub fn open(py: Python<'_>, name: Option<&str>) -> Result<(String, Executor)> {
     if let Some(executor) = lock(&OPEN).as_ref().and_then(|open| open.get(&name)) {
         return Ok((name, executor.clone()));
     }
-    let executor = py.detach(|| open_new(&name))?;
+    let new = name.clone();
+    let executor = interruptible(py, move || open_new(&new))??;
     let executor = keep(&name, executor);
     Ok((name, executor))
-}
-
-/// Whether the host computes for the device of this full name.
-pub fn is_host(name: &str) -> bool {
-    matches!(name, "cpu" | "reference")
 }
 
 /// Opens a device, with the precision if it has it.
@@ -174,10 +170,9 @@ pub fn metrics(py: Python<'_>, name: &str) -> Result<String> {
 #[pyfunction]
 #[pyo3(signature = (name=None))]
 pub fn synchronize(py: Python<'_>, name: Option<&str>) -> Result<()> {
-    let (name, executor) = open(py, name)?;
+    let (_, executor) = open(py, name)?;
     let of = executor.clone();
-    let work = move || of.synchronize();
-    Ok(if is_host(&name) { py.detach(work) } else { awaited(py, &executor, 0, work)? }?)
+    Ok(awaited(py, &executor, 0, move || of.synchronize())??)
 }
 
 /// Called in the child of a fork: the parent's devices are out of reach, new ones can be opened.

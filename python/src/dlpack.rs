@@ -147,7 +147,7 @@ impl PyTensor {
             }
             _ if copy == Some(true) => {
                 let x = inner.tensor.clone();
-                inner = inner.beside(worked(py, inner.on_host(), x.bytes() / 4, move || x.copy())??).get()?;
+                inner = inner.beside(worked(py, inner.tensor.executor(), x.bytes() / 4, move || x.copy())??).get()?;
                 flags = IS_COPIED;
             }
             _ => {}
@@ -296,7 +296,7 @@ fn imported(py: Python<'_>, executor: &Executor, taken: Taken, host: bool, copy:
     if copy != Some(true) {
         return Ok(tensor);
     }
-    Ok(worked(py, host, of.elements, move || tensor.copy())??)
+    Ok(worked(py, executor, of.elements, move || tensor.copy())??)
 }
 
 /// A tensor over the memory of an object with `__dlpack__`.

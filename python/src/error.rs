@@ -51,9 +51,7 @@ impl From<CoreError> for Error {
     fn from(error: CoreError) -> Error {
         match error {
             CoreError::Backend(error) => error.into(),
-            CoreError::Operands { ref reason, .. } if reason.starts_with("does not exist for") => {
-                Error(PyTypeError::new_err(error.to_string()))
-            }
+            CoreError::Type { .. } => Error(PyTypeError::new_err(error.to_string())),
             error => Error(PyValueError::new_err(error.to_string())),
         }
     }

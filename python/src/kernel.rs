@@ -98,7 +98,8 @@ impl PyKernel {
         let ready = match compiled.get(&key) {
             Some(ready) => ready.clone(),
             None => {
-                let ready = py.detach(|| executor.compile_program(&self.program))?;
+                let (of, program) = (executor.clone(), self.program.clone());
+                let ready = worked(py, &executor, 0, move || of.compile_program(&program))??;
                 compiled.insert(key, ready.clone());
                 ready
             }
@@ -107,7 +108,7 @@ impl PyKernel {
         let workgroup = self.program.workgroup;
         let threads = grid.iter().chain(&workgroup).fold(1, |all, n| usize::saturating_mul(all, *n as usize));
         let run = move || ready.submit(grid, &arguments).map(drop);
-        Ok(worked(py, device::is_host(&name), threads, run)??)
+        Ok(worked(py, &executor, threads, run)??)
     }
 
     fn __repr__(&self) -> String {

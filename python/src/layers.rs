@@ -23,12 +23,13 @@ pub fn loss(py: Python<'_>, name: &str, x: &PyTensor, target: &PyTensor, reducti
     let inner = x.get()?;
     let of_target = target.get()?;
     let target = of_target.tensor.clone();
-    let result = py.detach(|| match name {
-        "mse" => inner.tensor.mse_loss(&target, reduction).map(Some),
-        "bce_with_logits" => inner.tensor.bce_with_logits(&target, reduction).map(Some),
-        "cross_entropy" => inner.tensor.cross_entropy(&target, reduction).map(Some),
+    let (own, x) = (name.to_string(), inner.tensor.clone());
+    let result = worked(py, inner.tensor.executor(), elements(&x), move || match own.as_str() {
+        "mse" => x.mse_loss(&target, reduction).map(Some),
+        "bce_with_logits" => x.bce_with_logits(&target, reduction).map(Some),
+        "cross_entropy" => x.cross_entropy(&target, reduction).map(Some),
         _ => Ok(None),
-    });
+    })?;
     match result? {
         Some(result) => {
             let result = inner.beside(result);
@@ -68,8 +69,8 @@ pub fn conv2d(
     let (image, weight) = (inner.tensor.clone(), operands[1].tensor.clone());
     let bias = operands.get(2).map(|bias| bias.tensor.clone());
     let steps = elements(&image).saturating_mul(elements(&weight));
-    let result =
-        inner.beside(worked(py, inner.on_host(), steps, move || image.conv2d(&weight, bias.as_ref(), &options))??);
+    let result = inner
+        .beside(worked(py, inner.tensor.executor(), steps, move || image.conv2d(&weight, bias.as_ref(), &options))??);
     let emit = tape::emit(|| {
         Arc::new(move |g, v| g.conv2d(v[0], v[1], &Conv2dOptions { bias: v.get(2).copied(), ..options }))
     });
@@ -94,7 +95,7 @@ pub fn attention(
     let [queries, keys, values] = [&inner, &k, &v].map(|operand| operand.tensor.clone());
     let tokens = keys.shape().iter().rev().nth(1).copied().unwrap_or(1);
     let steps = elements(&queries).saturating_mul(tokens);
-    let result = worked(py, inner.on_host(), steps, move || queries.attention(&keys, &values, &options))?;
+    let result = worked(py, inner.tensor.executor(), steps, move || queries.attention(&keys, &values, &options))?;
     let result = inner.beside(result?);
     let emit = tape::emit(|| Arc::new(move |g, n| g.dot_product_attention(n[0], n[1], n[2], &options)));
     tape::record(emit, &[inner, k, v], &result);

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hologram_core::{DType, Tensor};
 use hologram_llm::engine::{Constraint, Logprob, TokenLogprobs};
@@ -24,8 +24,14 @@ use crate::error::{Error, Result, value, wrong_type};
 use crate::tensor::PyTensor;
 use crate::wait::{Bell, interruptible};
 
-/// Tokens of a piece of a prompt between two looks at signals.
+/// Tokens of a piece of a prompt, after which Ctrl-C ends the rest.
 const PIECE: usize = 64;
+
+/// Bytes of a text, or tokens, from which a tokenizer works on another thread: some milliseconds.
+const LONG: usize = 64 << 10;
+
+/// How long a call feeds tokens on its own thread.
+const SOON: Duration = Duration::from_millis(20);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,7 +105,7 @@ impl PyModel {
         if let Some(engine) = state.engine.filter(Engine::is_alive) {
             return Ok(engine);
         }
-        let engine = py.detach(|| Engine::new(state.model, state.options))?;
+        let engine = interruptible(py, move || Engine::new(state.model, state.options))??;
         let old = match &mut *lock(&self.state) {
             Some(state) => state.engine.replace(engine.clone()),
             None => None,
@@ -211,9 +217,10 @@ impl PyModel {
         let kv = kv_format(kv)?.or(state.options.kv);
         let context = ctx.unwrap_or(state.options.context);
         let options = SessionOptions { context, kv, ..SessionOptions::default() };
-        let session = py.detach(|| state.model.session(options))?;
-        let (session, closed) = (Mutex::new(session), self.closed.clone());
-        Ok(PySession { session, context, closed, generation: self.generation })
+        let session = interruptible(py, move || state.model.session(options))??;
+        let (vocab, per_token) = (session.vocab(), AtomicU64::new(u64::MAX));
+        let (session, closed) = (Arc::new(Mutex::new(session)), self.closed.clone());
+        Ok(PySession { session, context, vocab, per_token, closed, generation: self.generation })
     }
 
     /// Perplexity of tokens: (perplexity, its error, mean, counted tokens, windows).
@@ -477,8 +484,10 @@ impl PyTokenizer {
     /// control tokens that the text spells out.
     #[pyo3(signature = (text, add_special=true, parse_special=false))]
     fn encode(&self, py: Python<'_>, text: String, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        let tokenizer = self.model.tokenizer()?;
-        Ok(py.detach(|| tokenizer.encode_with(&text, add_special, parse_special))?)
+        let model = self.model.clone();
+        let is_long = text.len() > LONG;
+        let encode = move || model.tokenizer()?.encode_with(&text, add_special, parse_special);
+        Ok(if is_long { interruptible(py, encode)? } else { py.detach(encode) }?)
     }
 
     /// The text of tokens.
@@ -486,7 +495,11 @@ impl PyTokenizer {
     fn decode(&self, py: Python<'_>, ids: Vec<i64>, show_control: bool) -> Result<String> {
         let tokenizer = self.model.tokenizer()?;
         let ids = checked(&ids, tokenizer.vocab_len())?;
-        Ok(py.detach(|| tokenizer.decode(&ids, show_control)))
+        if ids.len() <= LONG {
+            return Ok(py.detach(|| tokenizer.decode(&ids, show_control)));
+        }
+        let model = self.model.clone();
+        Ok(interruptible(py, move || Ok::<_, hologram_llm::LlmError>(model.tokenizer()?.decode(&ids, show_control)))??)
     }
 
     /// The bytes of a token, not necessarily whole characters.
@@ -573,8 +586,11 @@ impl PyDecoder {
 /// A running text: its KV cache, extended by hand.
 #[pyclass(frozen, name = "Session", module = "hologram.llm")]
 pub struct PySession {
-    session: Mutex<Session>,
+    session: Arc<Mutex<Session>>,
     context: usize,
+    vocab: usize,
+    /// Nanoseconds per token at the last call.
+    per_token: AtomicU64,
     closed: Arc<AtomicBool>,
     generation: u32,
 }
@@ -585,6 +601,46 @@ impl PySession {
         device::alive(self.generation)?;
         if self.closed.load(Ordering::Relaxed) { value("the model is closed") } else { Ok(()) }
     }
+
+    /// The result of short work, which may have to wait for tokens that another thread feeds.
+    fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Session) -> T + Send + 'static,
+    ) -> Result<T> {
+        if let Ok(mut session) = self.session.try_lock() {
+            return Ok(work(&mut session));
+        }
+        let session = self.session.clone();
+        interruptible(py, move || work(&mut lock(&session)))
+    }
+}
+
+/// Feeds tokens in pieces until `ended`. What was fed in part is taken back, so that the session can be used on.
+fn feed(
+    session: &Mutex<Session>,
+    tokens: &[u32],
+    wanted: Logits,
+    ended: &AtomicBool,
+) -> hologram_llm::Result<Vec<f32>> {
+    let mut session = lock(session);
+    let before = session.len(0);
+    let mut out = Vec::new();
+    let mut pieces = tokens.chunks(PIECE).peekable();
+    while let Some(piece) = pieces.next().filter(|_| !ended.load(Ordering::Relaxed)) {
+        let now = if wanted == Logits::Last && pieces.peek().is_some() { Logits::None } else { wanted };
+        match session.feed(0, piece, now) {
+            Ok(logits) => out.extend_from_slice(logits),
+            Err(error) => {
+                session.truncate(0, before);
+                return Err(error);
+            }
+        }
+    }
+    if ended.swap(true, Ordering::AcqRel) {
+        session.truncate(0, before);
+    }
+    Ok(out)
 }
 
 #[pymethods]
@@ -603,51 +659,51 @@ impl PySession {
         if tokens.is_empty() {
             return value("there are no tokens to feed");
         }
-        let (before, mut vocab) = py.detach(|| {
-            let session = lock(&self.session);
-            (session.len(0), session.vocab())
-        });
-        let tokens = checked(&tokens, vocab)?;
-        let mut out = Vec::new();
-        let mut pieces = tokens.chunks(PIECE).peekable();
-        while let Some(piece) = pieces.next() {
-            let now = if wanted == Logits::Last && pieces.peek().is_some() { Logits::None } else { wanted };
-            let fed = py.detach(|| -> hologram_llm::Result<()> {
-                let mut session = lock(&self.session);
-                vocab = session.vocab();
-                out.extend_from_slice(session.feed(0, piece, now)?);
-                Ok(())
+        let tokens = checked(&tokens, self.vocab)?;
+        let (count, start) = (tokens.len(), Instant::now());
+        let (session, ended) = (self.session.clone(), Arc::new(AtomicBool::new(false)));
+        let expected = self.per_token.load(Ordering::Relaxed).saturating_mul(count as u64);
+        let fed = if Duration::from_nanos(expected) < SOON {
+            py.detach(|| feed(&session, &tokens, wanted, &ended)).map_err(Error::from)
+        } else {
+            let (of, end) = (session.clone(), ended.clone());
+            interruptible(py, move || feed(&of, &tokens, wanted, &end)).and_then(|fed| Ok(fed?))
+        };
+        let fed = fed.and_then(|out| Ok(py.check_signals().map(|()| out)?));
+        if fed.is_err() && ended.swap(true, Ordering::AcqRel) {
+            // The tokens were all fed when Ctrl-C came.
+            py.detach(|| {
+                let mut session = lock(&session);
+                let before = session.len(0).saturating_sub(count);
+                session.truncate(0, before);
             });
-            // What was fed in part is taken back, so that the session can be used on.
-            if let Err(error) = fed.map_err(Error::from).and_then(|()| Ok(py.check_signals()?)) {
-                py.detach(|| lock(&self.session).truncate(0, before));
-                return Err(error);
-            }
         }
+        let out = fed?;
+        let per_token = start.elapsed().as_nanos() / count as u128;
+        self.per_token.store(u64::try_from(per_token).unwrap_or(u64::MAX), Ordering::Relaxed);
         match wanted {
             Logits::None => Ok(None),
-            Logits::Last => host_tensor(py, &[vocab], &out).map(Some),
-            Logits::All => host_tensor(py, &[tokens.len(), vocab], &out).map(Some),
+            Logits::Last => host_tensor(py, &[self.vocab], &out).map(Some),
+            Logits::All => host_tensor(py, &[count, self.vocab], &out).map(Some),
         }
     }
 
     /// Forgets the tokens from this position on.
     fn truncate(&self, py: Python<'_>, length: i64) -> Result<()> {
         self.alive()?;
-        let cut = py.detach(|| {
-            let mut session = lock(&self.session);
+        let cut = self.with(py, move |session| {
             let now = session.len(0);
             let length = usize::try_from(length).ok().filter(|length| *length <= now);
             length.map(|length| session.truncate(0, length)).ok_or(now)
-        });
+        })?;
         cut.map(drop)
             .or_else(|now| value(format!("length is {length}, but must be from 0 to {now}, the tokens so far")))
     }
 
     /// The tokens so far.
     #[getter]
-    fn tokens(&self, py: Python<'_>) -> Vec<u32> {
-        py.detach(|| lock(&self.session).tokens(0).to_vec())
+    fn tokens(&self, py: Python<'_>) -> Result<Vec<u32>> {
+        self.with(py, |session| session.tokens(0).to_vec())
     }
 
     /// The most tokens that fit.
@@ -656,8 +712,8 @@ impl PySession {
         self.context
     }
 
-    fn __len__(&self, py: Python<'_>) -> usize {
-        py.detach(|| lock(&self.session).len(0))
+    fn __len__(&self, py: Python<'_>) -> Result<usize> {
+        self.with(py, |session| session.len(0))
     }
 }
 
@@ -685,10 +741,8 @@ impl PySampler {
     fn sample(&self, py: Python<'_>, logits: &PyTensor, tokens: Vec<u32>, position: u64) -> Result<u32> {
         let logits = logits.get()?;
         crate::tape::refuse("reading elements", &[&logits])?;
-        let logits = logits.tensor.clone();
-        py.detach(|| {
-            let numbers = logits.cast(hologram_isa::Type::F32)?.to_vec::<f32>()?;
-            Ok(lock(&self.sampler).sample_after(&numbers, &tokens, position)?)
-        })
+        let x = logits.tensor.clone();
+        let numbers = logits.awaited(py, 0, move || x.cast(hologram_isa::Type::F32)?.to_vec::<f32>())??;
+        Ok(py.detach(|| lock(&self.sampler).sample_after(&numbers, &tokens, position))?)
     }
 }

@@ -5,10 +5,13 @@ use std::ptr;
 
 use hologram_core::{DType, Executor, Tensor};
 use hologram_isa::Type;
+use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::dtype::size;
 use crate::error::Result;
+use crate::wait::{interruptible, is_behind, is_long, worked};
 
 /// Bytes of a piece: some milliseconds.
 const PIECE: usize = 32 << 20;
@@ -78,8 +81,9 @@ impl Array {
     /// # Safety
     /// The elements of the shape and strides are readable until the function returns.
     pub unsafe fn copy(&self, py: Python<'_>, executor: &Executor) -> Result<Tensor> {
-        let tensor = py.detach(|| Tensor::empty(executor, DType::Plain(self.ty), &self.shape))?;
-        let (width, dense, backend) = (size(self.ty), self.is_dense(), executor.backend());
+        let (of, shape, format) = (executor.clone(), self.shape.clone(), DType::Plain(self.ty));
+        let tensor = worked(py, executor, 0, move || Tensor::empty(&of, format, &shape))??;
+        let (width, dense) = (size(self.ty), self.is_dense());
         let elements = tensor.bytes() / width;
         let piece = if dense { PIECE / width } else { SCATTERED };
         let mut staged = Vec::new();
@@ -88,8 +92,8 @@ impl Array {
                 py.check_signals()?;
             }
             let count = piece.min(elements - first);
-            py.detach(|| {
-                let bytes = if dense {
+            let bytes = py.detach(|| {
+                if dense {
                     let address = self.address + first * width;
                     // SAFETY: promised by the caller.
                     unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(address), count * width) }
@@ -98,22 +102,75 @@ impl Array {
                     // SAFETY: as above.
                     unsafe { self.gather(first, count, &mut staged) };
                     &staged
-                };
-                backend.copy_to_buffer(tensor.buffer(), first * width, bytes)
-            })?;
+                }
+            });
+            write(py, &tensor, first * width, bytes)?;
         }
         Ok(tensor)
     }
 }
 
+/// Fills the memory of a new object of Python piece by piece.
+///
+/// # Safety
+/// The address is that of as many bytes as `bytes` has, which nobody else uses.
+unsafe fn fill(py: Python<'_>, to: *mut u8, bytes: &[u8]) -> PyResult<()> {
+    for (index, piece) in bytes.chunks(PIECE).enumerate() {
+        if index > 0 {
+            py.check_signals()?;
+        }
+        let to = to.wrapping_add(index * PIECE).expose_provenance();
+        // SAFETY: promised by the caller.
+        py.detach(|| unsafe {
+            ptr::with_exposed_provenance_mut::<u8>(to).copy_from_nonoverlapping(piece.as_ptr(), piece.len());
+        });
+    }
+    Ok(())
+}
+
+/// Objects of Python of so many bytes, made without writing to them.
+macro_rules! objects {
+    ($($name:ident($class:ident) $new:ident $address:ident;)*) => {$(
+        /// A copy of the bytes as an object of Python.
+        pub fn $name<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, $class>> {
+            // SAFETY: makes an object of so many bytes, or an exception.
+            let object = unsafe { Bound::from_owned_ptr_or_err(py, ffi::$new(ptr::null(), bytes.len() as isize)) }?;
+            // SAFETY: the object is of this class, as large as the bytes, and nobody else has it.
+            unsafe { fill(py, ffi::$address(object.as_ptr()).cast(), bytes) }?;
+            // SAFETY: as above.
+            Ok(unsafe { object.cast_into_unchecked() })
+        }
+    )*};
+}
+
+objects! {
+    bytes_object(PyBytes) PyBytes_FromStringAndSize PyBytes_AsString;
+    bytearray_object(PyByteArray) PyByteArray_FromStringAndSize PyByteArray_AsString;
+}
+
+/// Copies bytes into a tensor's memory. Those for a GPU that has work are copied on the host first, so that Ctrl-C ends
+/// the wait for the GPU, which reads them later.
+fn write(py: Python<'_>, tensor: &Tensor, offset: usize, bytes: &[u8]) -> Result<()> {
+    let executor = tensor.executor();
+    if !is_long(executor, 0) && !is_behind(executor, 0) {
+        return Ok(py.detach(|| executor.backend().copy_to_buffer(tensor.buffer(), offset, bytes))?);
+    }
+    let (tensor, bytes) = (tensor.clone(), py.detach(|| bytes.to_vec()));
+    Ok(interruptible(py, move || tensor.executor().backend().copy_to_buffer(tensor.buffer(), offset, &bytes))??)
+}
+
 /// A tensor with these bytes, little-endian and in row-major order.
 pub fn from_bytes(py: Python<'_>, executor: &Executor, ty: Type, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
     let fits = shape.iter().try_fold(size(ty), |n, d| n.checked_mul(*d)) == Some(bytes.len());
-    if bytes.len() <= PIECE || !fits {
+    if fits && bytes.len() > PIECE {
+        let strides = row_major(shape, size(ty));
+        let array = Array { ty, shape: shape.to_vec(), strides, address: bytes.as_ptr().expose_provenance() };
+        // SAFETY: the bytes are borrowed, and have the shape's size.
+        return unsafe { array.copy(py, executor) };
+    }
+    if !is_long(executor, 0) {
         return Ok(py.detach(|| Tensor::from_bytes(executor, DType::Plain(ty), shape, bytes))?);
     }
-    let strides = row_major(shape, size(ty));
-    let array = Array { ty, shape: shape.to_vec(), strides, address: bytes.as_ptr().expose_provenance() };
-    // SAFETY: the bytes are borrowed, and have the shape's size.
-    unsafe { array.copy(py, executor) }
+    let (of, shape, bytes) = (executor.clone(), shape.to_vec(), bytes.to_vec());
+    Ok(interruptible(py, move || Tensor::from_bytes(&of, DType::Plain(ty), &shape, &bytes))??)
 }

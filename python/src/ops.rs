@@ -182,12 +182,10 @@ fn with_number(ty: Type, number: &Bound<'_, PyAny>) -> Type {
     }
 }
 
-/// The operands of an operation: as they were given (a number as a tensor), and in their common type.
+/// The operands of an operation, a number as a tensor, and their common type.
 struct Pair {
     first: Arc<Inner>,
     given: [Arc<Inner>; 2],
-    /// Those of another type, converted.
-    converted: [Option<Tensor>; 2],
     ty: Type,
 }
 
@@ -225,27 +223,29 @@ fn operands(name: &str, kind: Kind, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) 
         }
     };
     let given = [given(left)?, given(right)?];
-    let convert = |x: &Inner| (x.ty() != ty).then(|| x.tensor.cast(ty)).transpose();
-    let converted = [convert(&given[0])?, convert(&given[1])?];
-    Ok(Some(Pair { first, given, converted, ty }))
+    Ok(Some(Pair { first, given, ty }))
 }
 
 fn two(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> Result<Option<PyTensor>> {
-    let Some(Pair { first, given, converted: common, ty }) = operands(name, kind_of(name), a, b)? else {
+    let Some(Pair { first, given, ty }) = operands(name, kind_of(name), a, b)? else {
         return Ok(None);
     };
-    let [x, y] = [0, 1].map(|k| common[k].as_ref().unwrap_or(&given[k].tensor));
-    let steps = elements(x).max(elements(y));
-    let result = if is_long(first.on_host(), steps) {
-        let (name, x, y) = (name.to_string(), x.clone(), y.clone());
-        interruptible(py, move || binary_core(&name, &x, &y))?
-    } else {
-        py.detach(|| binary_core(name, x, y))
+    let compute = move |name: &str, x: &Tensor, y: &Tensor| -> hologram_core::Result<Option<Tensor>> {
+        let convert = |x: &Tensor| (x_type(x) != ty).then(|| x.cast(ty)).transpose();
+        let (left, right) = (convert(x)?, convert(y)?);
+        binary_core(name, left.as_ref().unwrap_or(x), right.as_ref().unwrap_or(y)).transpose()
     };
-    let Some(result) = result else {
+    let [x, y] = [0, 1].map(|k| &given[k].tensor);
+    let result = if is_long(first.tensor.executor(), elements(x).max(elements(y))) {
+        let (name, x, y) = (name.to_string(), x.clone(), y.clone());
+        interruptible(py, move || compute(&name, &x, &y))?
+    } else {
+        py.detach(|| compute(name, x, y))
+    };
+    let Some(result) = result? else {
         return Err(PyNotImplementedError::new_err(format!("there is no operation {name}")).into());
     };
-    let result = first.beside(result?);
+    let result = first.beside(result);
     let emit = tape::emit(|| {
         let name = name.to_string();
         let to = [&given[0], &given[1]].map(|x| (x.ty() != ty).then_some(ty));
@@ -286,7 +286,7 @@ pub fn elementwise(py: Python<'_>, name: &str, a: &Bound<'_, PyAny>, b: Option<&
             () => unary_core(name, &x).transpose(),
         }
     };
-    let result = if is_long(x.on_host(), elements(&x.tensor)) {
+    let result = if is_long(x.tensor.executor(), elements(&x.tensor)) {
         let (name, x) = (name.to_string(), x.tensor.clone());
         interruptible(py, move || compute(&name, &x))?
     } else {
@@ -471,7 +471,7 @@ macro_rules! methods {
                 });
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
                 let steps = steps_of(stringify!($name), &$x);
-                let result: Core = worked(py, all[0].on_host(), steps, move || $body)?;
+                let result: Core = worked(py, all[0].tensor.executor(), steps, move || $body)?;
                 let result = all[0].beside(result?);
                 tape::record(emit, &all, &result);
                 Ok(result)
@@ -524,7 +524,7 @@ macro_rules! eager {
                 tape::refuse_eager(stringify!($name), &all.each_ref().map(|inner| &**inner))?;
                 let [$x $(, $operand)*] = all.each_ref().map(|inner| inner.tensor.clone());
                 let steps = of_sorting(0 $(.max(elements(&$operand)))*);
-                let result: Core = worked(py, all[0].on_host(), steps, move || $body)?;
+                let result: Core = worked(py, all[0].tensor.executor(), steps, move || $body)?;
                 Ok(all[0].beside(result?))
             }
         )*
@@ -547,10 +547,11 @@ pub fn slice_step(py: Python<'_>, x: &PyTensor, dim: usize, start: i64, step: i6
         return value(format!("{count} indices from {start} on with the step {step} are not in a dimension of {size}"));
     };
     let stop = if step > 0 { Some(last + 1) } else { (last > 0).then_some(last - 1) };
-    let result = py.detach(|| match count {
-        0 => inner.tensor.slice(dim, 0, 0),
-        _ => inner.tensor.slice_step(dim, Some(start), stop, step),
-    });
+    let x = inner.tensor.clone();
+    let result = worked(py, inner.tensor.executor(), product(x.shape()), move || match count {
+        0 => x.slice(dim, 0, 0),
+        _ => x.slice_step(dim, Some(start), stop, step),
+    })?;
     let result = inner.beside(result?);
     let emit = tape::emit(|| {
         Arc::new(move |g, v| {
@@ -581,7 +582,7 @@ pub fn concat(py: Python<'_>, tensors: Vec<Bound<'_, PyTensor>>, dim: usize) -> 
     let Some(first) = all.first() else { return value("there are no tensors to concatenate") };
     let cores: Vec<Tensor> = all.iter().map(|t| t.tensor.clone()).collect();
     let steps = cores.iter().map(elements).fold(0, usize::saturating_add);
-    let result = worked(py, first.on_host(), steps, move || {
+    let result = worked(py, first.tensor.executor(), steps, move || {
         // One operation takes up to 64.
         let join = |part: &[Tensor]| Tensor::cat(&part.iter().collect::<Vec<_>>(), dim);
         let mut parts = cores.chunks(64).map(join).collect::<hologram_core::Result<Vec<_>>>()?;

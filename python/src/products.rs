@@ -28,7 +28,7 @@ pub fn matmul(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
     let (left, right) = (x.tensor.clone(), y.tensor.clone());
     let columns = right.shape().last().copied().unwrap_or(1);
     let steps = elements(&left).saturating_mul(if right.shape().len() > 1 { columns } else { 1 });
-    let result = worked(py, x.on_host(), steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
+    let result = worked(py, x.tensor.executor(), steps, move || integer_matmul(&left.cast(ty)?, &right.cast(ty)?))?;
     let result = x.beside(result?);
     let emit = tape::emit(|| {
         let to = [&x, &y].map(|x| (x.ty() != ty).then_some(ty));

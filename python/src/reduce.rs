@@ -94,7 +94,7 @@ pub fn reduce(py: Python<'_>, name: &str, x: &PyTensor, dims: Vec<i64>, keepdims
     let x = &inner.tensor;
     let dims = dims.as_slice();
     let (of, own, along) = (name.to_string(), x.clone(), dims.to_vec());
-    let result = worked(py, inner.on_host(), elements(x), move || reduced_now(&of, &own, &along, keepdims))?;
+    let result = worked(py, inner.tensor.executor(), elements(x), move || reduced_now(&of, &own, &along, keepdims))?;
     let Some(result) = result? else { return value(format!("there is no reduction {name}")) };
     let result = inner.beside(result);
     let emit = tape::emit(|| {

@@ -231,7 +231,7 @@ pub fn gradients(py: Python<'_>, loss: &PyTensor, wrt: Vec<Bound<'_, PyTensor>>)
 fn called(py: Python<'_>, of: &Inner, function: &Arc<Function>, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
     // A guess: some operations per element.
     let steps = arguments.iter().map(|x| elements(x).saturating_mul(64)).fold(0, usize::saturating_add);
-    if !is_long(of.on_host(), steps) {
+    if !is_long(of.tensor.executor(), steps) {
         return Ok(py.detach(|| function.call(arguments))?);
     }
     let (function, arguments) = (function.clone(), arguments.iter().copied().cloned().collect::<Vec<_>>());

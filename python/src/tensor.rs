@@ -14,7 +14,7 @@ use crate::device;
 use crate::dtype::{self, PyDType, Wanted, kind};
 use crate::error::{Result, value, wrong_type};
 use crate::memory;
-use crate::wait::{Ticks, awaited, worked};
+use crate::wait::{Ticks, awaited};
 
 /// A tensor on a device. A write by index gives the object new memory: views, and what shares memory with it, keep the
 /// old elements.
@@ -62,11 +62,6 @@ impl Inner {
         PyTensor::new(tensor, self.device.clone())
     }
 
-    /// Whether the host computes.
-    pub fn on_host(&self) -> bool {
-        device::is_host(&self.device)
-    }
-
     /// The result of work of so many steps that waits for the tensor's device, if that has work.
     pub fn awaited<T: Send + 'static>(
         &self,
@@ -74,10 +69,7 @@ impl Inner {
         steps: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        match self.on_host() {
-            true => worked(py, true, steps, work),
-            false => awaited(py, self.tensor.executor(), steps, work),
-        }
+        awaited(py, self.tensor.executor(), steps, work)
     }
 
     /// The bytes of the elements in row-major order.
@@ -164,7 +156,7 @@ pub fn decode<'py>(py: Python<'py>, bytes: &[u8], ty: Type) -> PyResult<Bound<'p
 /// A tensor without dimensions of a Python number.
 pub fn scalar(object: &Bound<'_, PyAny>, ty: Type, executor: &Executor) -> Result<Tensor> {
     let (bytes, n) = encode(object, ty)?;
-    Ok(Tensor::from_bytes(executor, DType::Plain(ty), &[], &bytes[..n])?)
+    memory::from_bytes(object.py(), executor, ty, &[], &bytes[..n])
 }
 
 /// Numbers of nested lists or tuples.
@@ -290,8 +282,18 @@ fn nested_list<'py>(
     ticks.tick(py)?;
     let Some((n, rest)) = shape.split_first() else { return decode(py, bytes, ty) };
     let each = rest.iter().product::<usize>() * dtype::size(ty);
-    let items = (0..*n).map(|i| nested_list(py, &bytes[i * each..(i + 1) * each], ty, rest, ticks));
-    Ok(PyList::new(py, items.collect::<PyResult<Vec<_>>>()?)?.into_any())
+    let mut items = Vec::with_capacity(*n);
+    for i in 0..*n {
+        match nested_list(py, &bytes[i * each..(i + 1) * each], ty, rest, ticks) {
+            Ok(item) => items.push(item),
+            Err(interrupt) => {
+                // Freeing what is there may take as long as making it did.
+                py.import("hologram._methods")?.call_method1("free_later", (items,))?;
+                return Err(interrupt);
+            }
+        }
+    }
+    Ok(PyList::new(py, items)?.into_any())
 }
 
 #[pymethods]
@@ -375,12 +377,12 @@ impl PyTensor {
 
     /// The elements' bytes, little-endian and in row-major order.
     fn tobytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.get()?.bytes(py)?))
+        memory::bytes_object(py, &self.get()?.bytes(py)?)
     }
 
     /// As `tobytes`, for changing.
     fn _tobytearray<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyByteArray>> {
-        Ok(PyByteArray::new(py, &self.get()?.bytes(py)?))
+        memory::bytearray_object(py, &self.get()?.bytes(py)?)
     }
 
     /// Waits until the tensor is computed.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
+use hologram_backends::BackendType;
 use hologram_core::Executor;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -78,10 +79,30 @@ fn on_thread(py: Python<'_>, work: Box<dyn FnOnce() + Send>) -> Result<()> {
 /// Steps of work, such as additions, up to which a thread does not start another for it: some milliseconds.
 const SHORT: usize = 1 << 24;
 
-/// Whether work of so many steps on the host is worth a thread, so that Ctrl-C ends the wait for it: it is long, or
-/// waits for such work.
-pub fn is_long(on_host: bool, steps: usize) -> bool {
-    on_host && (steps > SHORT || ABANDONED.load(Ordering::Relaxed) > 0)
+/// Submissions that a GPU may be behind while a call submits more on its own thread. So many keep the GPU busy until
+/// another thread has started, on a busy machine a millisecond or two, and leave room in the queue and for uploads.
+const AHEAD: u64 = 32;
+
+/// Whether the host computes.
+fn is_host(executor: &Executor) -> bool {
+    matches!(executor.info().backend, BackendType::Cpu | BackendType::Reference)
+}
+
+/// Whether work of so many steps is worth a thread, so that Ctrl-C ends the wait for it: it is long work of the host,
+/// or waits for abandoned work or for a GPU that is behind, for room in its queue, for memory, or to load a kernel.
+pub fn is_long(executor: &Executor, steps: usize) -> bool {
+    if ABANDONED.load(Ordering::Relaxed) > 0 {
+        return true;
+    }
+    match is_host(executor) {
+        true => steps > SHORT,
+        false => is_behind(executor, AHEAD),
+    }
+}
+
+/// Whether a GPU has more unfinished submissions than these. A lost one has none: the next call says so.
+pub fn is_behind(executor: &Executor, submissions: u64) -> bool {
+    executor.backend().is_behind(submissions).unwrap_or(false)
 }
 
 /// Forgets abandoned work, whose threads stayed with the parent of a fork.
@@ -89,40 +110,43 @@ pub fn forked() {
     ABANDONED.store(0, Ordering::Relaxed);
 }
 
-/// The result of work of so many steps. Ctrl-C ends the wait for long work of the host; GPUs work while the caller goes
-/// on.
+/// The result of work of so many steps. Ctrl-C ends the wait for long work of the host and for a GPU that is behind.
 pub fn worked<T: Send + 'static>(
     py: Python<'_>,
-    on_host: bool,
+    executor: &Executor,
     steps: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    if is_long(on_host, steps) { interruptible(py, work) } else { Ok(py.detach(work)) }
+    if is_long(executor, steps) { interruptible(py, work) } else { Ok(py.detach(work)) }
 }
 
 /// How long a thread asks a device whether it is idle before another thread waits for it: less than starting one takes.
 const SOON: Duration = Duration::from_micros(50);
 
-/// Whether the device finishes its work at once. If it cannot tell, waiting for it will.
+/// Whether the device finishes its work at once.
 fn is_soon_idle(executor: &Executor) -> bool {
     let until = Instant::now() + SOON;
-    loop {
-        match executor.backend().is_idle() {
-            Ok(false) if Instant::now() < until => std::hint::spin_loop(),
-            answer => return answer.unwrap_or(true),
+    while is_behind(executor, 0) {
+        if Instant::now() > until {
+            return false;
         }
+        std::hint::spin_loop();
     }
+    true
 }
 
-/// The result of work of so many steps that waits for a GPU. Ctrl-C ends the wait for it.
+/// The result of work of so many steps that waits for the device. Ctrl-C ends the wait for it.
 pub fn awaited<T: Send + 'static>(
     py: Python<'_>,
     executor: &Executor,
     steps: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    let short = steps <= SHORT && py.detach(|| is_soon_idle(executor));
-    if short { Ok(py.detach(work)) } else { interruptible(py, work) }
+    let is_short = || steps <= SHORT && py.detach(|| is_soon_idle(executor));
+    if is_long(executor, steps) || !(is_host(executor) || is_short()) {
+        return interruptible(py, work);
+    }
+    Ok(py.detach(work))
 }
 
 /// Looks for Ctrl-C now and then in a loop over Python's objects.

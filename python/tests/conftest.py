@@ -27,3 +27,14 @@ def on_the_cpu():
     import hologram as hg
 
     hg.set_default_device(os.environ.get("HOLOGRAM_TEST_DEVICE", "cpu"))
+
+
+@pytest.fixture
+def cpu():
+    """For tests of what only the host's memory has, such as NumPy's views, whatever the device of the others is."""
+    import hologram as hg
+
+    before = hg.default_device()
+    hg.set_default_device("cpu")
+    yield
+    hg.set_default_device(before)

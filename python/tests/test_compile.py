@@ -165,7 +165,7 @@ def RECORDED(x):
     return graph.finish([graph.elementwise("neg", [value])]).call_tensors([x])
 
 
-def test_no_reader_of_elements_is_baked_in(tmp_path):
+def test_no_reader_of_elements_is_baked_in(tmp_path, cpu):
     x = hg.asarray([1.0, 2.0])
     for name, read in readers(tmp_path).items():
         # Outside, and of what does not depend on the arguments, it works.

@@ -9,6 +9,7 @@ import pytest
 import hologram as hg
 
 np = pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures("cpu")
 
 NAMES = [
     "bool",

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import runpy
 import shutil
 
 import pytest
@@ -23,6 +24,15 @@ def test_examples_of_pages(page, tmp_path, monkeypatch):
     scope = {"__name__": "example"}
     for block in found:
         exec(compile(block, page, "exec"), scope)
+
+
+def test_the_tour(tmp_path, monkeypatch, capsys):
+    shutil.copy(MODEL, tmp_path / "model.gguf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["tour.py"])
+    runpy.run_path(str(ROOT / "python" / "examples" / "tour.py"))
+    shown = capsys.readouterr().out
+    assert "81.0]" in shown and "div by zero" in shown and shown.rstrip().endswith("]"), shown
 
 
 @pytest.mark.parametrize("module", [hg, hg.llm, hg.nn, hg._compile, hg._gradients, hg._seeds])

@@ -80,7 +80,7 @@ def test_no_gradient_passes():
     assert hg.grad(lambda x: hg.sum(hg.round(x)))(x).tolist() == [0, 0]
     with pytest.raises(ValueError, match="does not depend"):
         hg.grad(lambda x: hg.asarray(1.0))(x)
-    with pytest.raises(ValueError, match="float of one element"):
+    with pytest.raises(ValueError, match="not one float: hg.sum"):
         hg.grad(lambda x: x * 2)(x)
     with pytest.raises(TypeError, match="no tensors of floats"):
         hg.grad(lambda x: x)(hg.asarray([1]))

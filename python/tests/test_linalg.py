@@ -13,7 +13,7 @@ SHAPES = [(1, 1), (3, 3), (5, 2), (2, 5), (20, 20), (33, 8), (2, 3, 4, 4), (3, 6
 
 
 def np_of(x):
-    return np.from_dlpack(x) if x.size else np.zeros(x.shape, str(x.dtype).split(".")[-1])
+    return np.asarray(x)
 
 
 def close(got, want, dtype, scale=1.0):

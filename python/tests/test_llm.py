@@ -237,7 +237,13 @@ def test_ctrl_c_and_closing(model_path):
     for what in [
         lambda: model.generate([tokens] * 8, max_tokens=50),
         lambda: list(model.stream(PROMPT, max_tokens=4000, ignore_eos=True)),
+        lambda: model.generate(PROMPT, max_tokens=4000, ignore_eos=True, logits_processor=lambda _, logits: logits),
+        lambda: (session.truncate(0), session.feed(tokens)),
+        lambda: model.tokenizer.encode(text * 200),
+        lambda: model.tokenizer.decode(tokens * 1000),
     ]:
+        # What was fed when Ctrl-C comes is taken back.
+        session = model.session()
         sent = []
 
         def interrupt():
@@ -249,9 +255,26 @@ def test_ctrl_c_and_closing(model_path):
         while len(late) < 3 and (not late or min(late) > 0.2):
             threading.Timer(0.1, interrupt).start()
             with pytest.raises(KeyboardInterrupt):
-                what()
+                while True:
+                    what()
             late.append(time.monotonic() - sent.pop())
         assert min(late) < 0.2, late
+    # What a session was fed when Ctrl-C comes is taken back, also at the last moment.
+    session, some = model.session(), tokens[:400]
+    start = time.monotonic()
+    session.feed(some)
+    whole = time.monotonic() - start
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for part in (0.1, 0.5, 0.8, 0.9, 0.95):
+        session.truncate(0)
+        fed = 0
+        signal.setitimer(signal.ITIMER_REAL, part * whole)
+        try:
+            session.feed(some)
+            fed = len(some)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            assert len(session) == fed, part
     assert model.generate(PROMPT, max_tokens=4, temperature=0).tokens
     stream = model.stream(PROMPT, max_tokens=2000)
     next(stream)

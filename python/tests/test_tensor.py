@@ -127,6 +127,30 @@ def test_indexing_matches_numpy():
         assert y.tolist() == m.tolist() and before.tolist() == n.tolist(), key
 
 
+def test_reductions_as_numpy_calls_them():
+    np = pytest.importorskip("numpy")
+    x = hg.asarray([[0.0, 1.0, 2.0], [3.0, 4.0, 8.0]], device="cpu")
+    for name, options in [
+        ("sum", {}),
+        ("sum", {"axis": 1, "dtype": hg.float64}),
+        ("prod", {"axis": 0, "keepdims": True}),
+        ("max", {"axis": (0, 1)}),
+        ("min", {"axis": -1}),
+        ("mean", {"axis": 1, "keepdims": True}),
+        ("std", {"axis": 1, "ddof": 1}),
+        ("var", {}),
+        ("any", {"axis": 1}),
+        ("all", {"axis": 0}),
+    ]:
+        result = getattr(np, name)(x, **options)
+        of_numpy = {key: np.float64 if key == "dtype" else option for key, option in options.items()}
+        assert isinstance(result, hg.Tensor) and result.dtype == options.get("dtype", result.dtype), name
+        np.testing.assert_allclose(np.asarray(result), getattr(np, name)(np.asarray(x), **of_numpy), rtol=1e-6)
+    assert x.sum(0).tolist() == [3, 5, 10] and x.max((0, 1), keepdims=True).shape == (1, 1)
+    with pytest.raises(TypeError, match="memory of their own"):
+        np.sum(x, out=np.zeros(()))
+
+
 def test_numpy_both_ways():
     np = pytest.importorskip("numpy")
     for dtype in ALL:
@@ -139,8 +163,8 @@ def test_numpy_both_ways():
             back = np.asarray(x)
             assert back.dtype == source.dtype and back.tolist() == source.tolist()
         assert memoryview(hg.asarray(n)).tobytes() == n.tobytes() and memoryview(hg.asarray(n)).shape == n.shape
-    shared = np.asarray(hg.arange(4))
-    assert not shared.flags.writeable and np.array(hg.arange(4)).flags.writeable
+    shared = np.asarray(hg.arange(4, device="cpu"))
+    assert not shared.flags.writeable and np.array(hg.arange(4, device="cpu")).flags.writeable
     ml_dtypes = pytest.importorskip("ml_dtypes")
     b = np.array([1.5, -2.0], dtype=ml_dtypes.bfloat16)
     assert hg.asarray(b).dtype == hg.bfloat16 and np.asarray(hg.asarray(b)).dtype == ml_dtypes.bfloat16
@@ -304,7 +328,11 @@ def test_formats_and_ranges():
     assert hg.clip(hg.arange(5, dtype="int8"), -1000, hg.asarray(3)).dtype == hg.int8
     with pytest.raises(OverflowError):
         hg.ones(1) * 10**400
-    assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6] and hg.asarray(range(0)).shape == (0,)
+    assert hg.asarray(range(2, 7, 2)).tolist() == [2, 4, 6]
+    assert hg.asarray(range(0)).shape == (0,) and hg.asarray(range(0)).dtype == hg.int64
+    with pytest.raises(OverflowError):
+        hg.asarray(range(300), dtype=hg.int8)
+    assert "a" not in hg.ones(3)
     with pytest.raises(TypeError, match="arange: dtype"):
         hg.arange(2, dtype="bool")
     with pytest.raises(ValueError, match="matmul takes"):

@@ -215,7 +215,7 @@ struct Traced {
 }
 
 impl Backend for Traced {
-    pass_on!(self => self.inner; info is_available policy measure streams owns available_memory wrap_pointer clear_error is_idle);
+    pass_on!(self => self.inner; info is_available policy measure streams owns available_memory wrap_pointer clear_error is_behind);
 
     fn kernels(&self) -> &dyn Kernels {
         self

@@ -20,6 +20,16 @@ pub enum CoreError {
         /// The operands' formats and shapes.
         operands: String,
     },
+    /// An operation does not exist for the type of these operands' elements.
+    #[error("operation {op}: {reason} (operands: {operands})")]
+    Type {
+        /// The operation.
+        op: &'static str,
+        /// The reason, with the types that it takes.
+        reason: String,
+        /// The operands' formats and shapes.
+        operands: String,
+    },
     /// A mistake in the construction of a graph.
     #[error("graph: {0}")]
     Graph(String),

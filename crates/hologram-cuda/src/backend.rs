@@ -20,7 +20,7 @@ use super::context::{Context, CudaEvent, Pinned, Stream};
 use super::device::Gpu;
 use super::memory::{Allocator, CudaMemory, DeviceSource, range};
 use super::modules::{Function, Modules};
-use super::queue::{Queue, SLOT};
+use super::queue::{Progress, Queue, SLOT};
 use super::record::{Recording, program_values};
 use super::staging::Staging;
 use super::{bandwidth, builder};
@@ -53,6 +53,7 @@ pub struct CudaBackend {
     pipelines: Pipelines,
     pub(super) modules: Modules,
     queue: Mutex<Queue>,
+    progress: Arc<Progress>,
     staging: Staging,
     reads: Mutex<Reads>,
     /// The stream that records graphs.
@@ -109,13 +110,15 @@ impl CudaBackend {
         let target = Target { tf32: options.precision == Precision::Tf32, ..gpu.target };
         let source = DeviceSource { context: context.clone(), max_cached: gpu.info.memory_bytes / 4 };
         let allocator = CachingAllocator::with_source(source, BackendType::Cuda, options.memory_cap);
+        let queue = Queue::new(context, allocator.failures())?;
         Ok(CudaBackend {
             policy: gpu::policy(target),
             target,
             counters: Counters::default(),
             pipelines: Pipelines::default(),
             modules: Modules::new(context, gpu.target.capability(), gpu.driver),
-            queue: Mutex::new(Queue::new(context, allocator.failures())?),
+            progress: queue.progress().clone(),
+            queue: Mutex::new(queue),
             allocator,
             memory_cap: options.memory_cap,
             staging: Staging::new(context),
@@ -457,16 +460,9 @@ impl Backend for CudaBackend {
         Counters::timed(&self.counters.waiting, || self.wait_for(event.0))
     }
 
-    fn is_idle(&self) -> Result<bool> {
-        self.context.enter()?;
-        let event = {
-            let queue = self.queue();
-            queue.event_of(queue.last())?
-        };
-        match event {
-            Some((events, index)) => self.told(events[index].has_passed()),
-            None => Ok(true),
-        }
+    fn is_behind(&self, submissions: u64) -> Result<bool> {
+        // Without the queue's lock: a launch holds it while it waits for room.
+        self.progress.is_behind(submissions)
     }
 
     fn synchronize(&self) -> Result<()> {

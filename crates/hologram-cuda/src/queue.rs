@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hologram_device::host::Failures;
 use hologram_device::{BackendError, BackendType, Buffer, Result};
@@ -49,14 +49,36 @@ impl Running {
     }
 }
 
+/// How far the device is.
+pub(super) struct Progress {
+    /// Of the last submissions, by number modulo their count.
+    events: Arc<[CudaEvent]>,
+    submitted: AtomicU64,
+    /// The device has passed this submission.
+    completed: AtomicU64,
+}
+
+impl Progress {
+    /// Whether more than this many submissions, fewer than [`EVENTS`], are unfinished.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub(super) fn is_behind(&self, submissions: u64) -> Result<bool> {
+        let number = self.submitted.load(Ordering::Acquire).saturating_sub(submissions);
+        if number <= self.completed.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let event = &self.events[(number % EVENTS) as usize];
+        event.context.enter()?;
+        event.has_passed().map(|passed| !passed)
+    }
+}
+
 /// The state of the queue; the backend holds it under a lock.
 pub(super) struct Queue {
     context: Arc<Context>,
     pub(super) compute: Stream,
-    events: Arc<[CudaEvent]>,
-    submitted: u64,
-    /// The device has passed this submission.
-    completed: u64,
+    progress: Arc<Progress>,
     uploads: u64,
     upload_events: Arc<[CudaEvent]>,
     /// The compute stream already waits for uploads up to this one.
@@ -79,12 +101,12 @@ fn events(context: &Arc<Context>, count: u64) -> Result<Arc<[CudaEvent]>> {
 
 impl Queue {
     pub(super) fn new(context: &Arc<Context>, failures: &Arc<Failures>) -> Result<Queue> {
+        let (submitted, completed) = Default::default();
+        let progress = Arc::new(Progress { events: events(context, EVENTS)?, submitted, completed });
         Ok(Queue {
             context: context.clone(),
             compute: Stream::new(context)?,
-            events: events(context, EVENTS)?,
-            submitted: 0,
-            completed: 0,
+            progress,
             uploads: 0,
             upload_events: events(context, UPLOAD_EVENTS)?,
             uploads_ordered: 0,
@@ -105,16 +127,16 @@ impl Queue {
         usages: impl Iterator<Item = &'a Arc<Usage>>,
         work: impl FnOnce(&Stream) -> Result<()>,
     ) -> Result<u64> {
-        let number = self.submitted + 1;
+        let number = self.last() + 1;
         let upload = usages.map(|usage| usage.touch(number)).max().unwrap_or(0);
         if upload > self.uploads_ordered {
             self.compute.wait_for(&self.upload_events[(upload % UPLOAD_EVENTS) as usize])?;
             self.uploads_ordered = upload;
         }
         let done = work(&self.compute);
+        let recorded = self.event(number).record(&self.compute);
         // The number is used up even after a failure: part of the work may be in the stream.
-        self.submitted = number;
-        let recorded = self.events[(number % EVENTS) as usize].record(&self.compute);
+        self.progress.submitted.store(number, Ordering::Release);
         // The work's error is more specific than that of a stream which it made unusable.
         done.and(recorded).map(|()| number)
     }
@@ -133,11 +155,11 @@ impl Queue {
             }
             _ => None,
         };
-        let (mut passed, mut completed) = (0, self.completed);
+        let (mut passed, mut completed) = (0, self.completed());
         for last in self.running.iter().map(Running::last) {
             // An event that serves a later submission by now is passed later.
             if last > completed {
-                if !self.events[(last % EVENTS) as usize].has_passed()? {
+                if !self.event(last).has_passed()? {
                     break;
                 }
                 completed = last;
@@ -149,7 +171,7 @@ impl Queue {
             self.passed(completed)?;
             passed = 0;
         }
-        self.completed = completed.max(self.completed);
+        self.complete(completed);
         Ok((self.running.drain(..passed).collect(), buffers.unwrap_or_default()))
     }
 
@@ -160,14 +182,14 @@ impl Queue {
         }
         if self.running.len() >= MAX_RUNNING {
             self.compute.synchronize().map_err(|e| self.explain(e))?;
-            self.passed(self.submitted)?;
+            self.passed(self.last())?;
         }
         self.run(recording, |stream| recording.run(stream))
     }
 
     /// The number of a submission that fails because it would compute from failed bytes.
     pub(super) fn derive(&mut self, recording: &Recording) -> Result<Option<u64>> {
-        let number = self.submitted + 1;
+        let number = self.last() + 1;
         match self.failures.derive(number..=number, &recording.uses) {
             true => self.enqueue(std::iter::empty(), |_| Ok(())).map(Some),
             false => Ok(None),
@@ -193,9 +215,9 @@ impl Queue {
     pub(super) fn write(&mut self, address: u64, usages: &[Arc<Usage>], data: &[u8]) -> Result<()> {
         let slot = self.next_slot;
         self.next_slot = (slot + 1) % SLOTS;
-        if self.slots[slot] > self.completed {
-            self.events[(self.slots[slot] % EVENTS) as usize].synchronize().map_err(|e| self.explain(e))?;
-            self.completed = self.completed.max(self.slots[slot]);
+        if self.slots[slot] > self.completed() {
+            self.event(self.slots[slot]).synchronize().map_err(|e| self.explain(e))?;
+            self.complete(self.slots[slot]);
         }
         let place = self.ring.raw.cast::<u8>().wrapping_add(slot * SLOT);
         let bytes = data.len().min(SLOT);
@@ -222,10 +244,10 @@ impl Queue {
         let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
         // An upload under way is known to the compute stream only once that waits for it.
         let uploaded = usages.iter().map(|u| u.upload.load(Ordering::Relaxed)).max().unwrap_or(0);
-        if last == self.submitted || last + EVENTS <= self.submitted || uploaded > self.uploads_ordered {
+        if last == self.last() || last + EVENTS <= self.last() || uploaded > self.uploads_ordered {
             return Ok(None);
         }
-        beside.wait_for(&self.events[(last % EVENTS) as usize])?;
+        beside.wait_for(self.event(last))?;
         copy(beside)?;
         end.record(beside)?;
         self.compute.wait_for(end)?;
@@ -238,7 +260,7 @@ impl Queue {
         self.failures.clear(bytes.clone());
         let written = |r: &Arc<Recording>| r.uses.iter().any(|u| u.write && u.start < bytes.end && bytes.start < u.end);
         if self.running.iter().filter_map(Running::recording).any(written) {
-            self.running.push_back(Running::Written { number: self.submitted, bytes });
+            self.running.push_back(Running::Written { number: self.last(), bytes });
         }
     }
 
@@ -247,14 +269,14 @@ impl Queue {
         let bytes = bytes as u64;
         self.failures.copy(from, to, bytes);
         if !self.running.is_empty() {
-            self.running.push_back(Running::Copied { number: self.submitted, from, to, bytes });
+            self.running.push_back(Running::Copied { number: self.last(), from, to, bytes });
         }
     }
 
     /// The event that an upload to parts of a block must wait for, if any.
     pub(super) fn before_upload(&self, usages: &[Arc<Usage>]) -> Option<(Arc<[CudaEvent]>, usize)> {
         let last = usages.iter().map(|u| u.submission.load(Ordering::Relaxed)).max().unwrap_or(0);
-        (last > self.completed).then(|| (self.events.clone(), (last % EVENTS) as usize))
+        (last > self.completed()).then(|| (self.events(), (last % EVENTS) as usize))
     }
 
     /// Records an upload in the copy stream: later work on these parts waits for it.
@@ -270,24 +292,43 @@ impl Queue {
     /// # Errors
     /// [`BackendError::InvalidArgument`] for a submission that was never made.
     pub(super) fn event_of(&self, number: u64) -> Result<Option<(Arc<[CudaEvent]>, usize)>> {
-        if number > self.submitted {
+        if number > self.last() {
             return Err(BackendError::InvalidArgument {
                 device: BackendType::Cuda.to_string(),
                 operation: "wait".into(),
                 reason: format!("event {number} was never submitted to this device"),
             });
         }
-        Ok((number > self.completed).then(|| (self.events.clone(), (number % EVENTS) as usize)))
+        Ok((number > self.completed()).then(|| (self.events(), (number % EVENTS) as usize)))
+    }
+
+    /// What other threads may ask while one holds the queue.
+    pub(super) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// The events of the submissions, by number modulo their count.
     pub(super) fn events(&self) -> Arc<[CudaEvent]> {
-        self.events.clone()
+        self.progress.events.clone()
+    }
+
+    fn event(&self, number: u64) -> &CudaEvent {
+        &self.progress.events[(number % EVENTS) as usize]
     }
 
     /// The number of the last submission.
     pub(super) fn last(&self) -> u64 {
-        self.submitted
+        self.progress.submitted.load(Ordering::Relaxed)
+    }
+
+    /// The device has passed this submission.
+    fn completed(&self) -> u64 {
+        self.progress.completed.load(Ordering::Relaxed)
+    }
+
+    /// Records that the device has passed a submission.
+    fn complete(&self, number: u64) {
+        self.progress.completed.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Records that the device has passed a submission, and collects the failures until then.
@@ -295,15 +336,15 @@ impl Queue {
     /// # Errors
     /// A lost device.
     pub(super) fn passed(&mut self, number: u64) -> Result<()> {
-        self.completed = self.completed.max(number);
+        self.complete(number);
         let faulty = |r: &Arc<Recording>| r.faults.as_ref().is_some_and(|f| f.any());
         if self.running.iter().filter_map(Running::recording).any(faulty) {
             // A fault record is complete only when the kernel that writes it has ended.
             self.compute.synchronize().map_err(|e| self.explain(e))?;
-            self.completed = self.submitted;
+            self.complete(self.last());
             self.settle();
         }
-        while self.running.front().is_some_and(|r| r.last() <= self.completed) {
+        while self.running.front().is_some_and(|r| r.last() <= self.completed()) {
             self.running.pop_front();
         }
         Ok(())

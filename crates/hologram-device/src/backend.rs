@@ -128,13 +128,13 @@ pub trait Backend: Send + Sync {
     /// The error of the event's list, at every call; the last 1,024 failed lists are remembered.
     fn wait(&self, event: Event) -> Result<()>;
 
-    /// Whether the device has finished everything submitted, without a wait. Always true where work is done when
+    /// Whether more than this many submissions (up to 64) are unfinished, without a wait. Never where work is done when
     /// [`submit`](Backend::submit) returns (the default).
     ///
     /// # Errors
     /// A lost device.
-    fn is_idle(&self) -> Result<bool> {
-        Ok(true)
+    fn is_behind(&self, _submissions: u64) -> Result<bool> {
+        Ok(false)
     }
 
     /// Waits for everything submitted.

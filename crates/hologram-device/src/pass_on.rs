@@ -75,7 +75,9 @@ macro_rules! pass_on {
     (@ wait $self:ident $to:expr) => {
         $crate::pass_on!(@@ $self $to; wait(event: $crate::Event) -> $crate::Result<()>);
     };
-    (@ is_idle $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; is_idle() -> $crate::Result<bool>); };
+    (@ is_behind $self:ident $to:expr) => {
+        $crate::pass_on!(@@ $self $to; is_behind(submissions: u64) -> $crate::Result<bool>);
+    };
     (@ synchronize $self:ident $to:expr) => { $crate::pass_on!(@@ $self $to; synchronize() -> $crate::Result<()>); };
     (@ compile $self:ident $to:expr) => {
         $crate::pass_on!(@@ $self $to; compile(program: &$crate::Program) -> $crate::Result<$crate::Pipeline>);

@@ -130,7 +130,7 @@ pub fn decompose(py: Python<'_>, name: &str, x: &PyTensor, option: bool) -> Resu
     // Singular and eigenvalues take tens of sweeps.
     let steps = all.values.len().saturating_mul(8 * least);
     let count = shapes.len();
-    let parts = worked(py, inner.on_host(), steps, move || {
+    let parts = worked(py, inner.tensor.executor(), steps, move || {
         let mut parts = vec![Vec::new(); count];
         for index in 0..all.len() {
             parts.iter_mut().zip(of(all.get(index))?).for_each(|(all, own)| all.extend(own));
@@ -155,7 +155,7 @@ pub fn solve(py: Python<'_>, a: &PyTensor, b: &PyTensor) -> Result<PyTensor> {
         return value(format!("matrices of {:?} and {:?} do not fit", a.tensor.shape(), b.tensor.shape()));
     }
     let steps = left.values.len().saturating_mul(left.rows + right.columns);
-    let solved = worked(py, a.on_host(), steps, move || {
+    let solved = worked(py, a.tensor.executor(), steps, move || {
         let one = |i: usize| Lu::of(left.get(i), left.rows).solve(right.get(i), right.columns);
         (0..left.len()).map(one).collect::<Option<Vec<_>>>()
     })?;

@@ -66,7 +66,7 @@ impl Case {
         };
         let tensor = |ty: &TensorType| TensorSpec { format: ty.format, shape: ty.shape.iter().map(extent).collect() };
         let inputs: Vec<TensorType> = self.inputs.iter().map(|i| TensorType::new(i.format, i.shape.clone())).collect();
-        let output = self.op.infer(&inputs.iter().collect::<Vec<_>>()).map_err(CoreError::Graph)?;
+        let output = self.op.infer(&inputs.iter().collect::<Vec<_>>()).map_err(|e| CoreError::Graph(e.to_string()))?;
         self.op.program(&KernelSpec {
             op: self.op.operation(),
             inputs: inputs.iter().map(tensor).collect(),

@@ -31,7 +31,7 @@ use hologram_backends::DType;
 
 use crate::error::{CoreError, Result};
 use crate::layout::Layout;
-use crate::ops::{Op, SharedOp};
+use crate::ops::{Mismatch, Op, SharedOp};
 use crate::tensor::{Axis, Dim, Tensor, TensorType};
 
 /// A value of a graph: the number of its node, and of the graph.
@@ -253,10 +253,12 @@ impl Graph {
             }
             types.push(&node.ty);
         }
-        let describe = |reason: String| CoreError::Operands {
-            op: name,
-            reason,
-            operands: types.iter().map(|t| self.describe(t)).collect::<Vec<_>>().join(", "),
+        let describe = |mismatch: Mismatch| {
+            let operands = types.iter().map(|t| self.describe(t)).collect::<Vec<_>>().join(", ");
+            match mismatch {
+                Mismatch::Type(reason) => CoreError::Type { op: name, reason, operands },
+                Mismatch::Other(reason) => CoreError::Operands { op: name, reason, operands },
+            }
         };
         let ty = op.infer(&types).map_err(describe)?;
         let mut inputs = inputs.to_vec();

@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::Type;
 
 use super::elementwise::{constant, wrap};
-use super::{Fill, Kernel, Launchable, Op, register_type, rounded};
+use super::{Fill, Kernel, Launchable, Mismatch, Op, register_type, rounded};
 #[cfg(feature = "conformance")]
 use crate::conformance::Case;
 use crate::eager::Call;
@@ -65,7 +65,7 @@ impl Op for Arange {
         Operation::Arange { start: self.start.into(), step: self.step.into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [] => Ok(TensorType::new(DType::Plain(self.ty), [self.len])),
             _ => Err("takes no operands".into()),

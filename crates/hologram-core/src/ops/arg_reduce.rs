@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, is_number, number, plain, without};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -77,7 +77,7 @@ impl Op for ArgReduce {
         Operation::ArgReduce { least: self.least, axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes x".into()) };
         along_some(x, self.dim)?;
         match plain(x.format) {

@@ -3,7 +3,7 @@
 use hologram_backends::{AttentionPrecision, DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -121,7 +121,7 @@ impl Op for Attention {
         Operation::Attention { scale: scale.into(), precision, window, cap: cap.map(Into::into) }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [q, k, v, positions, sequences, table, more @ ..] = inputs else {
             return Err("takes q, k, v, positions, sequences and a block table".into());
         };
@@ -161,7 +161,7 @@ impl Op for Attention {
             return Err("heads must be as long as those of the cache, and a multiple of them in number".into());
         }
         if !d.is_multiple_of(k.format.block_len()) {
-            return Err(format!("a cache in 8 or 4 bits has heads of whole blocks of 32 elements, not of {d}"));
+            return Err(format!("a cache in 8 or 4 bits has heads of whole blocks of 32 elements, not of {d}").into());
         }
         match (positions.shape.as_slice(), sequences.shape.as_slice(), table.shape.as_slice()) {
             ([p], [s], [Dim::Fixed(_), Dim::Fixed(_)]) if p == n && s == n => Ok((*q).clone()),

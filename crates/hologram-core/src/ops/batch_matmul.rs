@@ -6,7 +6,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 use super::lines::{epsilon, is_float, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -180,7 +180,7 @@ impl Op for BatchMatmul {
         Operation::BatchMatmul { transpose, bias, activation, residual }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let Some(result) = self.result(inputs) else {
             return Err(
                 "takes a [.., n, k] and b [.., k, m], each perhaps transposed, of floats, i8, i32 or i64".into()
@@ -197,7 +197,7 @@ impl Op for BatchMatmul {
             return Err("the residual must be of the result's type and shape".into());
         }
         if !is_float(result.format) && !matches!(self.activation, None | Some(Activation::Relu)) {
-            return Err(format!("{} has no such activation", result.format.name()));
+            return Err(format!("{} has no such activation", result.format.name()).into());
         }
         Ok(result)
     }

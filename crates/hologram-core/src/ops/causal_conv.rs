@@ -3,7 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Value};
 
-use super::{Kernel, Launchable, Op, TensorArg};
+use super::{Kernel, Launchable, Mismatch, Op, TensorArg};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -141,7 +141,7 @@ impl Op for ConvState {
         Operation::ConvState
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [state, x, runs] = inputs else { return Err("takes a state, x and runs".into()) };
         state_sizes(state, x, runs)?;
         Ok((*state).clone())
@@ -212,7 +212,7 @@ impl Op for CausalConv {
         Operation::CausalConv
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [state, x, weights, token_runs, runs] = inputs else {
             return Err("takes a state, x, weights, the tokens' runs and runs".into());
         };
@@ -222,7 +222,7 @@ impl Op for CausalConv {
             && (weights.format, token_runs.format) == (DType::F32, DType::U32);
         match fits {
             true => Ok((*x).clone()),
-            false => Err(format!("takes f32 weights [{c}, {}] and u32 runs of the tokens [n]", before + 1)),
+            false => Err(format!("takes f32 weights [{c}, {}] and u32 runs of the tokens [n]", before + 1).into()),
         }
     }
 

@@ -3,7 +3,7 @@
 use hologram_backends::{DType, Extent, KernelSpec, Operation};
 
 use super::kernel::divide;
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::eager::Call;
@@ -52,10 +52,10 @@ impl Op for Concat {
         Operation::Concat { axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [first, rest @ ..] = inputs else { return Err("takes at least one tensor".into()) };
         if inputs.len() > MOST {
-            return Err(format!("takes at most {MOST} tensors, not {}", inputs.len()));
+            return Err(format!("takes at most {MOST} tensors, not {}", inputs.len()).into());
         }
         if !matches!(first.format, DType::Plain(_)) || rest.iter().any(|t| t.format != first.format) {
             return Err("takes tensors of one plain type".into());
@@ -63,11 +63,11 @@ impl Op for Concat {
         let mut shape = first.shape.clone();
         for (i, t) in inputs.iter().enumerate() {
             let Some(Dim::Fixed(n)) = t.shape.get(self.dim) else {
-                return Err(format!("dimension {} must be there, and no run-time extent", self.dim));
+                return Err(format!("dimension {} must be there, and no run-time extent", self.dim).into());
             };
             let other = |k: &usize| *k != self.dim;
             if t.shape.len() != shape.len() || (0..shape.len()).filter(other).any(|k| t.shape[k] != shape[k]) {
-                return Err(format!("shapes must be equal but for dimension {}", self.dim));
+                return Err(format!("shapes must be equal but for dimension {}", self.dim).into());
             }
             if let (Dim::Fixed(sum), true) = (&mut shape[self.dim], i > 0) {
                 *sum = sum.checked_add(*n).ok_or("too many elements")?;

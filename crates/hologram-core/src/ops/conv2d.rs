@@ -6,7 +6,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 use super::lines::{epsilon, not_for, number, plain, stored};
 use super::matmul::sum_bound;
 use super::tiles::{self, Side, THREADS, add_product, summed};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::{CoreError, Result};
@@ -152,7 +152,7 @@ impl Op for Conv2d {
         }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, kernel, bias @ ..] = inputs else { return Err("takes images and kernels".into()) };
         let result = |ty| match ty {
             Type::I8 => Some(DType::I32),
@@ -170,7 +170,7 @@ impl Op for Conv2d {
         };
         let grouped = self.groups > 0 && d.checked_mul(self.groups) == Some(*c) && o % self.groups == 0;
         if kernel.format != x.format || !grouped {
-            return Err(format!("images and kernels do not fit in {} groups", self.groups));
+            return Err(format!("images and kernels do not fit in {} groups", self.groups).into());
         }
         if self.stride.contains(&0) || self.dilation.contains(&0) {
             return Err("stride and dilation must be above 0".into());

@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 #[cfg(feature = "conformance")]
 use hologram_isa::Type;
 
-use super::{Launchable, Layout, Op, copy_program};
+use super::{Launchable, Layout, Mismatch, Op, copy_program};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill, View};
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Op for Copy {
         Operation::Copy
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [x] if matches!(x.format, DType::Plain(_)) => Ok((*x).clone()),
             _ => Err("takes one tensor of a plain format".into()),

@@ -6,7 +6,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along, computed, epsilon, number, outer, plain, stored};
 use super::take::element;
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::{CoreError, Result};
@@ -170,7 +170,7 @@ impl Op for ChunkSums {
         Operation::ChunkSums { axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes x".into()) };
         along(x, self.dim)?;
         let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;
@@ -212,7 +212,7 @@ impl Op for CumSum {
         Operation::CumSum { axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let (Some(x), carries) = (inputs.first(), inputs.get(1)) else { return Err("takes x".into()) };
         along(x, self.dim)?;
         let ty = plain(x.format).filter(|_| is_summed(x.format)).ok_or("takes floats or integers of 32 or 64 bits")?;

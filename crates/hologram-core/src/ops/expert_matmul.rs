@@ -5,7 +5,7 @@ use hologram_isa::Type;
 
 use super::kernel::without_grids;
 use super::matmul::{add_products, fits, reference_products, reference_weights};
-use super::{Kernel, Launchable, MatmulOptions, Op};
+use super::{Kernel, Launchable, MatmulOptions, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -59,10 +59,10 @@ impl Op for ExpertMatmul {
         Operation::ExpertMatmul { experts: self.experts }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, w, ids, bias @ ..] = inputs else { return Err("takes x, w and ids".into()) };
         if !fits(x.format, w.format) {
-            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()));
+            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()).into());
         }
         let ([n, Dim::Fixed(width)], [Dim::Fixed(rows), Dim::Fixed(k)], [tokens, Dim::Fixed(slots)]) =
             (x.shape.as_slice(), w.shape.as_slice(), ids.shape.as_slice())
@@ -73,14 +73,14 @@ impl Op for ExpertMatmul {
             return Err("takes u32 ids, a row for each row of x".into());
         }
         if self.experts == 0 || !rows.is_multiple_of(self.experts as usize) {
-            return Err(format!("{rows} rows of w are not as many for each of {} experts", self.experts));
+            return Err(format!("{rows} rows of w are not as many for each of {} experts", self.experts).into());
         }
         if *k == 0 || *slots == 0 || !(width == k || *width == slots * k) {
-            return Err(format!("rows of {width} elements fit neither rows of {k} nor {slots} of them"));
+            return Err(format!("rows of {width} elements fit neither rows of {k} nor {slots} of them").into());
         }
         let (experts, m) = (self.experts as usize, rows / self.experts as usize);
         if bias.len() > 1 || bias.iter().any(|b| **b != TensorType::new(DType::F32, [experts, m].map(Dim::Fixed))) {
-            return Err(format!("takes one f32 bias [{experts}, {m}] at most"));
+            return Err(format!("takes one f32 bias [{experts}, {m}] at most").into());
         }
         Ok(TensorType::new(DType::F32, [*n, Dim::Fixed(slots * m)]))
     }

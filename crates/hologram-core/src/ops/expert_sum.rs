@@ -3,7 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation, Reduction};
 use hologram_isa::Opcode;
 
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -33,7 +33,7 @@ impl Op for ExpertSum {
         Operation::ExpertSum
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, weights] = inputs else { return Err("takes x and weights".into()) };
         let ([n, Dim::Fixed(width)], [tokens, Dim::Fixed(slots)]) = (x.shape.as_slice(), weights.shape.as_slice())
         else {
@@ -44,7 +44,7 @@ impl Op for ExpertSum {
             return Err("takes f32 x and weights, a row of weights for each row of x".into());
         }
         if *slots == 0 || *width == 0 || !width.is_multiple_of(*slots) {
-            return Err(format!("rows of {width} elements are not {slots} results"));
+            return Err(format!("rows of {width} elements are not {slots} results").into());
         }
         Ok(TensorType::new(f32, [*n, Dim::Fixed(width / slots)]))
     }

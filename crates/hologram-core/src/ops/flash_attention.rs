@@ -6,7 +6,7 @@ use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::{computed, epsilon, is_float, number, plain, stored};
 use super::matmul::sum_bound;
-use super::{Kernel, Launchable, Op, TensorArg, widest};
+use super::{Kernel, Launchable, Mismatch, Op, TensorArg, widest};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -299,7 +299,7 @@ impl Op for FlashAttention {
         Operation::FlashAttention { scale: self.scale.into(), causal: self.causal, part: self.part }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let (q, k, rest) = match (inputs, self.part) {
             ([q, k], Flash::Sums) => (*q, *k, None),
             ([q, k, v], Flash::Result) if v == k => (*q, *k, None),
@@ -331,7 +331,7 @@ impl Op for FlashAttention {
         }
         let sums = TensorType::new(DType::Plain(computed(ty)), &q.shape[..q.shape.len() - 1]);
         if rest.is_some_and(|rest| *rest != sums) {
-            return Err(format!("takes sums of {}", sums.format.name()));
+            return Err(format!("takes sums of {}", sums.format.name()).into());
         }
         Ok(match self.part {
             Flash::Result => q.clone(),

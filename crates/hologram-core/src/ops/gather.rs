@@ -3,7 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 
 use super::kernel::without_grids;
-use super::{Kernel, Launchable, Op, is_weight};
+use super::{Kernel, Launchable, Mismatch, Op, is_weight};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -34,7 +34,7 @@ impl Op for Gather {
         Operation::Gather
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [table, ids] = inputs else { return Err("takes a table and ids".into()) };
         if !is_weight(table.format) {
             return Err("the table must be in a weight format".into());

@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::quantize_f8::float_code;
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -44,7 +44,7 @@ impl Op for KvAppend {
         Operation::KvAppend
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [cache, x, slots] = inputs else { return Err("takes a cache, x and slots".into()) };
         let formats = [DType::F32, DType::F16, DType::F8, DType::Q8Planes, DType::Q4Planes];
         let stored = formats.contains(&cache.format);

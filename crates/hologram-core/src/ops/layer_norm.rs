@@ -7,7 +7,7 @@ use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, computed, epsilon, number, plain, stored};
-use super::{Kernel, Launchable, Op, Reduction};
+use super::{Kernel, Launchable, Mismatch, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -38,7 +38,7 @@ impl Op for LayerNorm {
         Operation::LayerNorm { eps: self.eps.into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, w, bias] = inputs else { return Err("takes x, w and a bias".into()) };
         if !plain(x.format).is_some_and(Type::is_float) {
             return Err("takes floats".into());

@@ -4,7 +4,7 @@
 use hologram_backends::{DType, Extent, TensorSpec};
 use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
-use super::Kernel;
+use super::{Kernel, Mismatch};
 use crate::tensor::{Dim, TensorType};
 
 /// Threads per workgroup.
@@ -39,10 +39,10 @@ pub(super) fn plain(format: DType) -> Option<Type> {
     }
 }
 
-/// The message for a type that an operation rejects, with the types that it takes.
-pub(super) fn not_for(format: DType, takes: impl Fn(Type) -> bool) -> String {
+/// Rejects a type, and names the types that the operation takes.
+pub(super) fn not_for(format: DType, takes: impl Fn(Type) -> bool) -> Mismatch {
     let names: Vec<&str> = Type::ALL.into_iter().filter(|ty| takes(*ty)).map(Type::name).collect();
-    format!("does not exist for {}; it takes {}", format.name(), names.join(", "))
+    Mismatch::Type(format!("does not exist for {}; it takes {}", format.name(), names.join(", ")))
 }
 
 /// The type that a plain element is computed in: narrow types are widened.

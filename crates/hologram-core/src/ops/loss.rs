@@ -4,7 +4,7 @@ use hologram_backends::{DType, ElementLoss, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, Tile, along_some, computed, epsilon, is_float, number, plain};
-use super::{Kernel, Launchable, Op, Reduction};
+use super::{Kernel, Launchable, Mismatch, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -98,7 +98,7 @@ impl Op for ElementLoss {
         Operation::Loss(*self)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [x, target] if x == target => match plain(x.format) {
                 Some(ty) if ty.is_float() => Ok(TensorType::new(DType::Plain(computed(ty)), x.shape.clone())),
@@ -187,7 +187,7 @@ impl Op for CrossEntropy {
         Operation::CrossEntropy
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, target] = inputs else { return Err("takes logits and classes".into()) };
         let Some(rows) = x.shape.len().checked_sub(1).filter(|_| is_float(x.format)) else {
             return Err("takes logits of floats, [.., d]".into());

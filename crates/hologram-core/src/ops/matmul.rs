@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::kernel::{TensorArg, without_grids};
 use super::lines::epsilon;
 use super::tiles::{self, Side, THREADS};
-use super::{Kernel, Launchable, MatmulOptions, Op, is_weight, rounded};
+use super::{Kernel, Launchable, MatmulOptions, Mismatch, Op, is_weight, rounded};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -93,10 +93,10 @@ impl Op for Matmul {
         Operation::Matmul
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, w] = inputs else { return Err("takes x and w".into()) };
         if !fits(x.format, w.format) {
-            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()));
+            return Err(format!("there is no product of {} and {}", x.format.name(), w.format.name()).into());
         }
         match (x.shape.as_slice(), w.shape.as_slice()) {
             ([n, Dim::Fixed(k)], [Dim::Fixed(m), Dim::Fixed(l)]) if k == l && *k > 0 => {

@@ -77,6 +77,29 @@ use crate::tensor::TensorType;
 /// A program with the grid that covers its spec's maximum extents.
 pub type Launchable = (hologram_isa::Program, [u32; 3]);
 
+/// Why an operation rejects its inputs: a sentence.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Mismatch {
+    /// It does not exist for the type of an input's elements.
+    #[error("{0}")]
+    Type(String),
+    /// Shapes, formats or numbers do not fit.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<String> for Mismatch {
+    fn from(reason: String) -> Mismatch {
+        Mismatch::Other(reason)
+    }
+}
+
+impl From<&str> for Mismatch {
+    fn from(reason: &str) -> Mismatch {
+        Mismatch::Other(reason.into())
+    }
+}
+
 /// A tensor operation: shape and type rule, portable program, reference.
 pub trait Op: fmt::Debug + Send + Sync {
     /// The operation with its attributes, as backends know it.
@@ -90,8 +113,8 @@ pub trait Op: fmt::Debug + Send + Sync {
     /// The output's type for these inputs.
     ///
     /// # Errors
-    /// A sentence that says what does not fit.
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String>;
+    /// What does not fit.
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch>;
 
     /// The input that the output overwrites, for operations on state.
     fn in_place(&self) -> Option<usize> {

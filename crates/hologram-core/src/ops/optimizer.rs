@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Value};
 
 use super::lines::THREADS;
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -107,7 +107,7 @@ impl Op for OptimizerStep {
         Operation::OptimizerStep { rule, decay: weight_decay.into(), decayed: self.decayed as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [state, grads, rates, scale] = inputs else {
             return Err("takes a state, gradients, rates and a scale".into());
         };
@@ -119,7 +119,7 @@ impl Op for OptimizerStep {
             ([Dim::Fixed(r), Dim::Fixed(n)], [Dim::Fixed(m)], [Dim::Fixed(3)], []) if *r == rows && n == m => {
                 Ok((*state).clone())
             }
-            _ => Err(format!("takes a state [{rows}, n], gradients [n], rates [3] and a scalar scale")),
+            _ => Err(format!("takes a state [{rows}, n], gradients [n], rates [3] and a scalar scale").into()),
         }
     }
 

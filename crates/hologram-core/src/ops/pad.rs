@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::Value;
 
 use super::kernel::divide;
-use super::{Fill, Kernel, Launchable, Op};
+use super::{Fill, Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{self, Case, CaseInput};
 use crate::eager::Call;
@@ -56,14 +56,15 @@ impl Op for Pad {
         Operation::Pad { before, value: self.fill.number().into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes one tensor".into()) };
         if x.shape.len() != self.sides.len() {
             return Err(format!(
                 "takes two sizes for each of {} dimensions, not of {}",
                 x.shape.len(),
                 self.sides.len()
-            ));
+            )
+            .into());
         }
         let mut shape = x.shape.clone();
         for (dim, (before, after)) in shape.iter_mut().zip(&self.sides) {

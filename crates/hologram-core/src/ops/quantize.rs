@@ -3,7 +3,7 @@
 use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -41,10 +41,10 @@ impl Op for Quantize {
         Operation::Quantize { group: self.group, floor: self.floor.into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let x = rows_of_groups(inputs, self.group)?;
         if !(self.floor >= 0.0 && self.floor.is_finite()) {
-            return Err(format!("the floor must be a finite number and not negative, not {}", self.floor));
+            return Err(format!("the floor must be a finite number and not negative, not {}", self.floor).into());
         }
         Ok(TensorType::new(DType::I8Groups { group: self.group }, x.shape.clone()))
     }

@@ -4,7 +4,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Builder, Type, Value};
 
 use super::quantize::{program_of_groups, rows_of_groups};
-use super::{Launchable, Op};
+use super::{Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -69,7 +69,7 @@ impl Op for QuantizeF8 {
         Operation::QuantizeF8 { group: self.group }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let x = rows_of_groups(inputs, self.group)?;
         Ok(TensorType::new(DType::F8Groups { group: self.group }, x.shape.clone()))
     }

@@ -6,7 +6,7 @@ use hologram_isa::{Builder, Type, Value};
 use super::elementwise::bound;
 use super::lines::not_for;
 use super::sample::philox;
-use super::{Kernel, Launchable, Op, philox4x32_10};
+use super::{Kernel, Launchable, Mismatch, Op, philox4x32_10};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::eager::Call;
@@ -139,7 +139,7 @@ impl Op for Random {
         Operation::Random { normal: self.normal }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let takes = |ty| matches!(ty, Type::F16 | Type::BF16 | Type::F32) || !self.normal && ty == Type::U32;
         if !takes(self.ty) {
             return Err(not_for(DType::Plain(self.ty), takes));

@@ -6,7 +6,7 @@ use hologram_isa::{Opcode, Type, Value};
 use super::causal_conv::Run;
 #[cfg(feature = "conformance")]
 use super::causal_conv::{run_inputs, run_lists};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -86,7 +86,7 @@ impl Op for Recur {
         if self.state { Operation::RecurrentState(self.rule) } else { Operation::Recurrence(self.rule) }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let (strength, runs, queries) = self.places();
         if inputs.len() != if self.state { queries } else { queries + 1 } {
             return Err("takes a state, keys, values, decay, strength for the delta rule, runs, and queries".into());
@@ -113,7 +113,7 @@ impl Op for Recur {
             return Err("the sizes of state, keys, values, decay, strength and queries differ".into());
         }
         if *g == 0 || !h.is_multiple_of(*g) || *v == 0 || !(1..=MAX_KEY).contains(k) {
-            return Err(format!("takes heads of 1 to {MAX_KEY} elements, whose number the key heads divide"));
+            return Err(format!("takes heads of 1 to {MAX_KEY} elements, whose number the key heads divide").into());
         }
         Ok(if self.state { state.clone() } else { values.clone() })
     }

@@ -7,7 +7,7 @@ use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 pub(super) use super::lines::THREADS;
 use super::lines::{Lines, Tile, along, computed, epsilon, is_number, not_for, number, plain, stored, without};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -148,12 +148,12 @@ impl Op for Reduce {
         Operation::Reduce { reduction: self.reduction, axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes x".into()) };
         let none = along(x, self.dim)? == Dim::Fixed(0);
         if none && matches!(self.reduction, Reduction::Max | Reduction::Min) {
             let which = if self.reduction == Reduction::Max { "greatest" } else { "least" };
-            return Err(format!("there is no {which} of no elements: dimension {} has size 0", self.dim));
+            return Err(format!("there is no {which} of no elements: dimension {} has size 0", self.dim).into());
         }
         match plain(x.format) {
             Some(ty) if exists_for(self.reduction, ty) => Ok(TensorType::new(x.format, without(&x.shape, self.dim))),

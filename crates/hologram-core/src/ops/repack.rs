@@ -6,7 +6,7 @@ use hologram_backends::{
 };
 use hologram_isa::{Array, Builder, Type, Value};
 
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::{CoreError, Result};
@@ -38,7 +38,7 @@ impl Op for Repack {
         Operation::Repack
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [x] if x.format.in_planes() != x.format => Ok(TensorType::new(x.format.in_planes(), x.shape.clone())),
             _ => Err("takes one tensor in blocks for which there is a layout in planes".into()),

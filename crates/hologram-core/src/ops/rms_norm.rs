@@ -9,7 +9,7 @@ use hologram_isa::{Opcode, SUBGROUP_SIZE, Type};
 use super::layer_norm::norm_vjp;
 use super::lines::{computed, epsilon, is_float, number, plain, stored};
 use super::reduce::{THREADS, workgroup_reduce};
-use super::{Kernel, Launchable, Op, Reduction};
+use super::{Kernel, Launchable, Mismatch, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput};
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl Op for RmsNorm {
         Operation::RmsNorm { eps: self.eps.into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, w] = inputs else { return Err("takes x and w".into()) };
         if x.format != w.format || !is_float(x.format) {
             return Err("takes floats of one type".into());

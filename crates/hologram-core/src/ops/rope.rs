@@ -4,7 +4,7 @@
 use hologram_backends::{DType, KernelSpec, Operation, RopeStyle};
 use hologram_isa::Type;
 
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::{CoreError, Result};
@@ -46,7 +46,7 @@ impl Op for Rope {
         Operation::Rope { style: self.style }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, positions, freqs] = inputs else { return Err("takes x, positions and frequencies".into()) };
         if x.format != DType::F32 || positions.format != DType::U32 || freqs.format != DType::F32 {
             return Err("takes f32 x, u32 positions and f32 frequencies".into());
@@ -54,7 +54,7 @@ impl Op for Rope {
         match (x.shape.as_slice(), positions.shape.as_slice(), freqs.shape.as_slice()) {
             ([n, Dim::Fixed(_), Dim::Fixed(d)], [p], [Dim::Fixed(half)]) if n == p => {
                 if *half == 0 || 2 * half > *d {
-                    return Err(format!("{half} frequencies do not fit heads of {d} elements"));
+                    return Err(format!("{half} frequencies do not fit heads of {d} elements").into());
                 }
                 Ok((*x).clone())
             }

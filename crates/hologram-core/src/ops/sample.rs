@@ -14,7 +14,7 @@ use hologram_backends::{DType, KernelSpec, Operation};
 use hologram_isa::{Array, Builder, Opcode, SUBGROUP_SIZE, Type, Value};
 
 use super::reduce::{THREADS, workgroup_reduce};
-use super::{Kernel, Launchable, Op, TensorArg};
+use super::{Kernel, Launchable, Mismatch, Op, TensorArg};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -50,7 +50,7 @@ impl Op for Sample {
         Operation::Sample
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [logits, numbers, words] = inputs else { return Err("takes logits, numbers and words".into()) };
         if logits.format != DType::F32 || numbers.format != DType::F32 || words.format != DType::U32 {
             return Err("takes f32 logits, f32 numbers and u32 words".into());

@@ -8,7 +8,7 @@ use hologram_isa::{Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, along_some, computed, epsilon, not_for, plain, stored};
 use super::take::{element, indices_along, place};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -67,7 +67,7 @@ impl Op for Scatter {
         Operation::Scatter { add: self.add, axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, indices, order, updates] = inputs else { return Err("takes x, indices, order and updates".into()) };
         along_some(x, self.dim)?;
         let mut shape = x.shape.clone();

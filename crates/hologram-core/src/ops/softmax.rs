@@ -6,7 +6,7 @@ use hologram_backends::{KernelSpec, Operation};
 use hologram_isa::{Opcode, Type};
 
 use super::lines::{Lines, THREADS, Tile, along, computed, epsilon, is_float, not_for, number, plain, stored};
-use super::{Kernel, Launchable, Op, Reduction};
+use super::{Kernel, Launchable, Mismatch, Op, Reduction};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Op for Softmax {
         Operation::Softmax { log: self.log, axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes x".into()) };
         along(x, self.dim)?;
         if !is_float(x.format) {

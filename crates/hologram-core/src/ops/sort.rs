@@ -6,7 +6,7 @@ use hologram_isa::{Array, Builder, Opcode, Type, Value};
 
 use super::lines::{Lines, THREADS, computed, is_number, number, outer, plain};
 use super::take::{element, place};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -119,10 +119,10 @@ fn before(b: &mut Builder, [key, index]: [Value; 2], [other, other_index]: [Valu
     b.or(less, tie)
 }
 
-fn infer(inputs: &[&TensorType], dim: usize) -> std::result::Result<TensorType, String> {
+fn infer(inputs: &[&TensorType], dim: usize) -> std::result::Result<TensorType, Mismatch> {
     let Some((x, order)) = inputs.split_first() else { return Err("takes x".into()) };
     if dim >= x.shape.len() {
-        return Err(format!("there is no dimension {dim}"));
+        return Err(format!("there is no dimension {dim}").into());
     }
     let ty = TensorType::new(DType::U32, x.shape.clone());
     match plain(x.format) {
@@ -136,7 +136,7 @@ impl Op for SortBlocks {
         Operation::SortBlocks { axis: self.dim as u32, descending: self.descending }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         infer(inputs, self.dim)
     }
 
@@ -231,7 +231,7 @@ impl Op for MergeRuns {
         Operation::SortMerge { axis: self.dim as u32, descending: self.descending, run: self.run }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         if inputs.len() != 2 || !self.run.is_power_of_two() {
             return Err("takes x and the order of its runs, whose length is a power of two".into());
         }

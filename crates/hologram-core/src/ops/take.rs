@@ -6,7 +6,7 @@ use hologram_isa::Type;
 use hologram_isa::{Builder, Value};
 
 use super::lines::{Lines, THREADS, along, plain};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
@@ -80,7 +80,7 @@ impl Op for Take {
         Operation::Take { axis: self.dim as u32 }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x, indices] = inputs else { return Err("takes x and indices".into()) };
         let size = along(x, self.dim)?;
         if plain(x.format).is_none() {
@@ -89,7 +89,7 @@ impl Op for Take {
         let mut shape = x.shape.clone();
         shape[self.dim] = indices_along(&x.shape, indices, self.dim)?;
         if size == Dim::Fixed(0) && shape[self.dim] != size {
-            return Err(format!("dimension {} has no elements", self.dim));
+            return Err(format!("dimension {} has no elements", self.dim).into());
         }
         Ok(TensorType::new(x.format, shape))
     }

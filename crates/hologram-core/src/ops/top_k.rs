@@ -6,7 +6,7 @@ use hologram_isa::Opcode;
 use super::lines::is_in_f32;
 use super::reduce::THREADS;
 use super::sample::{NONE, Team, key};
-use super::{Kernel, Launchable, Op};
+use super::{Kernel, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::conformance::{Case, CaseInput, Fill};
 use crate::eager::Call;
@@ -84,13 +84,13 @@ impl Op for TopK {
         Operation::TopK { k: self.k }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let [x] = inputs else { return Err("takes x".into()) };
         match x.shape.split_last() {
             Some((Dim::Fixed(d), rows)) if is_in_f32(x.format) => {
                 fits(self.k as usize, *d)?;
                 if self.k > MAX_K {
-                    return Err(format!("k is {}, but must be at most {MAX_K}", self.k));
+                    return Err(format!("k is {}, but must be at most {MAX_K}", self.k).into());
                 }
                 Ok(TensorType::new(DType::U32, [rows, &[Dim::Fixed(self.k as usize)]].concat()))
             }

@@ -2,7 +2,7 @@
 
 use hologram_backends::{KernelSpec, Operation};
 use hologram_core::conformance::{Case, CaseInput, HostTensor, Reference, run_case};
-use hologram_core::ops::{Kernel, Launchable, Op};
+use hologram_core::ops::{Kernel, Launchable, Mismatch, Op};
 use hologram_core::{DType, Dim, Executor, Result, TensorType};
 
 /// The fault of a program that should copy its input.
@@ -25,7 +25,7 @@ impl Op for Copy {
         Operation::Copy
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         inputs.first().map(|x| (*x).clone()).ok_or_else(|| "takes x".into())
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use hologram_device::host::{
     Argument, CachingAllocator, Counters, Pipelines, Rule, resolve_with, rules_of_group, rules_of_program,
@@ -360,8 +360,14 @@ impl Backend for MetalBackend {
         self.allocator.failures().wait(BackendType::Metal, event, last)
     }
 
-    fn is_idle(&self) -> Result<bool> {
-        Ok(self.queue().is_idle())
+    fn is_behind(&self, submissions: u64) -> Result<bool> {
+        // A submission holds the lock while it waits for room.
+        let queue = match self.queue.try_lock() {
+            Ok(queue) => queue,
+            Err(TryLockError::Poisoned(queue)) => queue.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(true),
+        };
+        Ok(queue.unfinished() > submissions)
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -341,9 +341,9 @@ impl Queue {
         self.submitted
     }
 
-    /// Whether the device has finished every submission.
-    pub(super) fn is_idle(&self) -> bool {
-        self.done.load(Ordering::Acquire) >= self.submitted
+    /// The number of submissions that the device has not finished.
+    pub(super) fn unfinished(&self) -> u64 {
+        self.submitted.saturating_sub(self.done.load(Ordering::Acquire))
     }
 
     fn flight(&self, number: u64) -> Option<Commands> {

@@ -9,7 +9,7 @@ use crate::conformance::{Case, CaseInput, Fill};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::ops::{Elementwise, Launchable, Op};
+use crate::ops::{Elementwise, Launchable, Mismatch, Op};
 #[cfg(feature = "conformance")]
 use crate::tensor::Dim;
 use crate::tensor::{TensorType, plain};
@@ -46,10 +46,10 @@ impl Op for Cast {
         Operation::Cast
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [x] if matches!(x.format, DType::Plain(_)) => Ok(TensorType::new(DType::Plain(self.to), x.shape.clone())),
-            _ => Err(format!("takes one operand of a plain type, to make it {}", self.to)),
+            _ => Err(format!("takes one operand of a plain type, to make it {}", self.to).into()),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::conformance::Case;
 use crate::error::{CoreError, Result};
 use crate::graph::{Graph, NodeId};
 use crate::ops::reference::{HostTensor, Reference};
-use crate::ops::{Elementwise, Launchable, Op};
+use crate::ops::{Elementwise, Launchable, Mismatch, Op};
 use crate::tensor::{Dim, TensorType, plain};
 
 /// A tensor in which every element has one value.
@@ -152,7 +152,7 @@ impl Op for Fill {
         Operation::Fill { value: self.value.into() }
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         match inputs {
             [] => Ok(TensorType::new(DType::Plain(self.ty), self.shape.clone())),
             _ => Err("takes no operands".into()),

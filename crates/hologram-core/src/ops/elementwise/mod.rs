@@ -23,7 +23,7 @@ pub(crate) use constant::Fill;
 pub(crate) use program::{copy_program, elementwise_program};
 
 use super::lines::not_for;
-use super::{Elementwise, Launchable, Op};
+use super::{Elementwise, Launchable, Mismatch, Op};
 use crate::error::Result;
 use crate::graph::{Graph, NodeId, Vjp, no_derivative};
 use crate::ops::reference::{HostTensor, Reference};
@@ -85,10 +85,10 @@ impl Op for Map {
         self.scalar.op.into()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
         let Scalar { operands, types, kind, .. } = self.scalar;
         if inputs.len() != *operands {
-            return Err(format!("takes {operands} operands, not {}", inputs.len()));
+            return Err(format!("takes {operands} operands, not {}", inputs.len()).into());
         }
         let shape = broadcast_shape(inputs)?;
         let numbers = match (kind, inputs) {
