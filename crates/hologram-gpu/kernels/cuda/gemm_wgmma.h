@@ -395,7 +395,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             }
             uint exponents; // A number that the assembler does not know: of two constants it would make two instructions.
             asm volatile("{.reg .u32 z; mov.u32 z, %%nctaid.z; mul.lo.u32 %0, z, 0x43004300;}" : "=r"(exponents));
-            // Three units are under way: chunks, or halves of them with a scale each, then what is added. Those before the first are zero.
+            // The products of a chunk, or of half of one with a scale of its own, run while the next codes are unpacked. (Two and three of them at a time
+            // were no faster: with four warps a scheduler instructions are the bound.)
             float dot[N / 2];
             #pragma unroll
             for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
@@ -428,6 +429,7 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
                     #pragma unroll
                     for (uint i = 0; i < N / 2; ++i) sum[i] = fmaf(dot[i], scales[i >> 1 & 1], sum[i]);
                 }
+                // What is added, straight to the sums.
                 const ulong b = describe(x + L::X + L::CODES + L::PIECES);
                 barrier_wait(summed + stage * 8, phase);
                 wgmma_fence();
