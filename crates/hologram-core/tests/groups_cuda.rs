@@ -143,8 +143,8 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
 }
 
 /// Kernels of products ask for their weights before the launch before them has ended. Weights that a launch of the same
-/// plan writes must be the new ones: with twice the factor every result is twice as large, to the bit. Norms let the next
-/// launch begin before they do.
+/// plan writes must be the new ones: with twice the factor results are twice as large. (Not to the bit: `f16` is subnormal
+/// sooner.) Norms let the next launch begin before they do.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn weights_that_a_plan_computes_are_read_when_they_are_written() {
@@ -174,10 +174,10 @@ fn weights_that_a_plan_computes_are_read_when_they_are_written() {
                 all.into_iter().collect()
             };
             let all = run().unwrap();
-            assert!(all[0].iter().any(|y| *y != 0.0), "{of:?} · {n}");
+            let greatest = all[0].iter().fold(0.0f32, |most, y| most.max(y.abs()));
             for (i, y) in all.iter().enumerate() {
-                let other = y.iter().zip(&all[0]).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                assert_eq!(other, 0, "{of:?} · {n}, run {i}: {other} of {} results are of other weights", y.len());
+                let off = y.iter().zip(&all[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(off < 1e-3 * greatest, "{of:?} · {n}, run {i}: off by {off} of {greatest}");
             }
         }
     }
