@@ -186,8 +186,8 @@ impl ForeignPointer {
     /// As long as `owner` lives, the device may read `bytes` bytes at the address, and write them if `writable` is set.
     /// The owner may be dropped on any thread. While work of the device uses the bytes, nobody else writes them, and
     /// nobody else reads bytes that it writes; work on other streams of a GPU is ordered by
-    /// [`Backend::wait_for_stream`](crate::Backend::wait_for_stream) and
-    /// [`Backend::make_stream_wait`](crate::Backend::make_stream_wait).
+    /// [`Streams::wait_for_stream`](crate::Streams::wait_for_stream) and
+    /// [`Streams::make_stream_wait`](crate::Streams::make_stream_wait).
     pub unsafe fn new(owner: Arc<dyn Any + Send + Sync>, address: u64, bytes: usize, writable: bool) -> ForeignPointer {
         ForeignPointer { owner, address, bytes, writable }
     }

@@ -75,7 +75,7 @@ impl Tensor {
     /// CPU, a `CUdeviceptr` on an NVIDIA GPU; `None` on other devices. A clone of the tensor keeps the memory alive.
     ///
     /// The elements are there once [`Tensor::wait`] has returned; on a GPU another library's stream can be made to wait
-    /// instead ([`Backend::make_stream_wait`](hologram_backends::Backend::make_stream_wait) with [`Tensor::buffer`]).
+    /// instead ([`Streams::make_stream_wait`](hologram_backends::Streams::make_stream_wait) with [`Tensor::buffer`]).
     pub fn address(&self) -> Option<u64> {
         self.buffer.address().map(|address| address + self.offset as u64)
     }
