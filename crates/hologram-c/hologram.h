@@ -406,8 +406,8 @@ void hologram_device_release(HologramDevice *device);
 
 /*
  The tensor's memory as a `DLManagedTensorVersioned`, whose deleter the consumer calls. The call waits for the
- elements, which must not be changed while the tensor is in use here. The structure is flagged as read-only if several
- indices have one element, or the tensor's own memory is read-only.
+ elements, which must not be changed while the tensor is in use here. The structure is flagged as read-only if
+ several indices have one element, or the tensor's own memory is read-only.
  */
 HologramStatus hologram_tensor_to_dlpack(const HologramTensor *tensor,
                                          DLManagedTensorVersioned **managed);
