@@ -83,6 +83,7 @@ if os.path.exists(path):
         for piece in llm.stream("A closure in Rust is", max_tokens=24, temperature=0):
             print(piece.text, end="", flush=True)
         print()
-        print(llm.generate("As JSON: ", max_tokens=40, json_schema={"type": "array", "items": {"type": "integer"}}).text)
+        numbers = {"type": "array", "items": {"type": "integer"}}
+        print(llm.generate("As JSON: ", max_tokens=40, json_schema=numbers).text)
 else:
     print(f"there is no {path}: give a model's path")

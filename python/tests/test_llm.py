@@ -272,7 +272,7 @@ def test_ctrl_c_and_closing(model_path):
         try:
             session.feed(some)
             fed = len(some)
-            time.sleep(10)
+            time.sleep(10)  # Until the signal ends it.
         except KeyboardInterrupt:
             assert len(session) == fed, part
     assert model.generate(PROMPT, max_tokens=4, temperature=0).tokens
