@@ -118,7 +118,7 @@ def launch(library, text, seed):
 
 
 def mutant(file, old, new, cases, only, want):
-    """What is wrong with the search for a bug of a kernel, in runs that count subnormal numbers as 0, as Apple's GPUs do."""
+    """What is wrong with the search for a bug of a kernel, in runs that count subnormals as 0, as Apple's GPUs do."""
     with tempfile.TemporaryDirectory() as folder:
         folders = [shutil.copytree(f, os.path.join(folder, os.path.basename(f))) for f in kernels.FOLDERS]
         path = next(p for p in (os.path.join(f, file) for f in folders) if os.path.exists(p))

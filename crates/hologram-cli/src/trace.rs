@@ -215,7 +215,8 @@ struct Traced {
 }
 
 impl Backend for Traced {
-    pass_on!(self => self.inner; info is_available policy measure streams owns available_memory wrap_pointer clear_error is_behind);
+    pass_on!(self => self.inner;
+        info is_available policy measure streams owns available_memory wrap_pointer clear_error is_behind);
 
     fn kernels(&self) -> &dyn Kernels {
         self

@@ -143,8 +143,8 @@ fn new_rows_are_seen_by_the_tokens_of_their_step() -> Result<()> {
 }
 
 /// Kernels of products ask for their weights before the launch before them has ended. Weights that a launch of the same
-/// plan writes must be the new ones: with twice the factor results are twice as large. (Not to the bit: `f16` is subnormal
-/// sooner.) Norms let the next launch begin before they do.
+/// plan writes must be the new ones: with twice the factor results are twice as large. (Not to the bit: `f16` is
+/// subnormal sooner.) Norms let the next launch begin before they do.
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn weights_that_a_plan_computes_are_read_when_they_are_written() {

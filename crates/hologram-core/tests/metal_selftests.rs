@@ -47,8 +47,8 @@ struct Chosen {
 
 impl Backend for Capture {
     hologram_backends::pass_on!(self => self.memory;
-        info is_available measure streams allocate_buffer allocate_pool owns available_memory wrap copy_to_buffer copy_buffer
-        clear_error wait synchronize);
+        info is_available measure streams allocate_buffer allocate_pool owns available_memory wrap copy_to_buffer
+        copy_buffer clear_error wait synchronize);
 
     fn kernels(&self) -> &dyn Kernels {
         self

@@ -1,5 +1,5 @@
-//! Places the barriers of a list: only they order the launches of a concurrent encoder. And tells which launches may start
-//! before the one before has ended.
+//! Places the barriers of a list: only they order the launches of a concurrent encoder. And tells which launches may
+//! start before the one before has ended.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -221,7 +221,7 @@ pub struct KernelLaunch {
     pub shared: u32,
     /// Workgroups of a cluster in x; 1 for none.
     pub cluster: u32,
-    /// Whether the kernel calls `DEPENDENCY_WAIT()` before it accesses memory that other launches write or read, but for
+    /// Whether the kernel calls `DEPENDENCY_WAIT()` before it accesses memory that other launches write or read, except
     /// [`KernelArgs::early`], so that it may start while the launch before it ends (programmatic dependent launch).
     pub early: bool,
     /// Its form as a phase of a stack, if it can be fused with other launches.

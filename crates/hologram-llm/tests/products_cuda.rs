@@ -9,7 +9,8 @@ use hologram_llm::random_tensor;
 const SIZES: [[usize; 3]; 6] =
     [[27, 28672, 4096], [32, 4096, 14336], [50, 4096, 4096], [170, 4096, 4096], [512, 28672, 4096], [512, 4096, 14336]];
 
-/// x · wᵀ with the weights as they are stored, and with those that a lookup of all rows gives, rounded to `bf16` and not.
+/// x · wᵀ with the weights as they are stored, and with those that a lookup of all rows gives, rounded to `bf16` and
+/// not.
 fn all(executor: &Executor, format: DType, [n, m, k]: [usize; 3]) -> Result<[Vec<f32>; 3]> {
     let weights = random_tensor(executor, format, &[m, k], 7)?;
     let mut g = Graph::new();

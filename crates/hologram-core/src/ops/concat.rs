@@ -67,7 +67,7 @@ impl Op for Concat {
             };
             let other = |k: &usize| *k != self.dim;
             if t.shape.len() != shape.len() || (0..shape.len()).filter(other).any(|k| t.shape[k] != shape[k]) {
-                return Err(format!("shapes must be equal but for dimension {}", self.dim).into());
+                return Err(format!("shapes must be equal except in dimension {}", self.dim).into());
             }
             if let (Dim::Fixed(sum), true) = (&mut shape[self.dim], i > 0) {
                 *sum = sum.checked_add(*n).ok_or("too many elements")?;

@@ -136,8 +136,8 @@ fn fill_with_nan() -> Program {
 
 impl Backend for Grouping {
     pass_on!(self => self.cpu;
-        info is_available measure streams allocate_buffer allocate_pool owns available_memory wrap copy_to_buffer copy_from_buffer copy_buffer
-        clear_error submit wait synchronize);
+        info is_available measure streams allocate_buffer allocate_pool owns available_memory wrap copy_to_buffer
+        copy_from_buffer copy_buffer clear_error submit wait synchronize);
 
     fn kernels(&self) -> &dyn Kernels {
         self

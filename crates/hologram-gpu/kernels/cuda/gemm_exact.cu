@@ -2,7 +2,8 @@
 // Products of few tokens with packed weights whose codes bf16 holds: see gemm_exact.h.
 #include "gemm_wgmma.h"
 
-// Grid: as in gemm_wgmma.cu. Rows are whole stages of 256 elements. Types that are not `is_exact` are gemm_wide.cu's: their kernels are empty.
+// Grid: as in gemm_wgmma.cu. Rows are whole stages of 256 elements. Types that are not `is_exact` are gemm_wide.cu's:
+// their kernels are empty.
 #define EXACT(name, W)                                                                                                                        \
     KERNEL_SHARED(exact_##name##_4_32, 128 * 5, 1, MAP(0, x), EARLY_MAP(1, w0), EARLY_MAP(2, w1), EARLY_MAP(3, w2), EARLY_MAP(4, h0), EARLY_MAP(5, h1),     \
         EARLY_MAP(6, h2), EARLY(7, uchar, s0), EARLY(8, uchar, s1), EARLY(9, uchar, s2), IN(10, float, add), OUT(11, void, y0), OUT(12, void, y1), \

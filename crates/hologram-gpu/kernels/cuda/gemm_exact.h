@@ -1,8 +1,10 @@
-// Packed weights whose codes tensor cores multiply as whole numbers, which bf16 holds exactly; scales are applied to the sums.
+// Packed weights whose codes tensor cores multiply as whole numbers, which bf16 holds exactly; scales are applied to
+// the sums.
 //
-// A code c of 4 to 6 bits stands as 128 + c, one instruction for two. What that adds, with what the type takes off its codes and its minimum, is the
-// same for a run of 16 or 32 elements: a number of the row times the sum of the token's activations there. Tensor cores make those products too, once
-// for the 256 elements of a stage, with both factors as sums of two bf16; two warps add up the activations.
+// A code c of 4 to 6 bits stands as 128 + c, one instruction for two. What that adds, with what the type takes off its
+// codes and its minimum, is the same for a run of 16 or 32 elements: a number of the row times the sum of the token's
+// activations there. Tensor cores make those products too, once for the 256 elements of a stage, with both factors as
+// sums of two bf16; two warps add up the activations.
 #pragma once
 #include "packed_fragments.h"
 #include "wgmma.h"
@@ -23,7 +25,8 @@ template <uint P> constexpr uint runs_of()
     return planes::factors_of<P>() == planes::NIBBLES || planes::factors_of<P>() == planes::SIGNED_16 || planes::factors_of<P>() == planes::FLOATS_16 ? 2 : 1;
 }
 
-// A lane's factors: of its two rows and its two chunks of a stage the scales, and as pairs of bf16 what the sums of activations are multiplied with.
+// A lane's factors: of its two rows and its two chunks of a stage the scales, and as pairs of bf16 what the sums of
+// activations are multiplied with.
 template <uint P> struct Factors {
     static constexpr uint RUNS = runs_of<P>();
     float scale[2][2][RUNS];
@@ -57,7 +60,8 @@ template <uint MASK> FN uint masked(uint v, uint more)
 }
 FN uint shifted(uint v, int to_left) { return to_left < 0 ? v >> -to_left : v << to_left; }
 
-// The A fragments of a chunk of a warp's rows: of its first 16 elements, and of the others. base, first, high, high_first: as for load_packed, of the chunk.
+// The A fragments of a chunk of a warp's rows: of its first 16 elements, and of the others. base, first, high,
+// high_first: as for load_packed, of the chunk.
 template <uint P, int ACROSS, int PITCH> FN void load_exact(uint (&a)[2][4], uint base, uint first, uint high, uint high_first, uint row, uint pair, uint lane, uint exponents)
 {
     constexpr uint HIGH = planes::high_bits<P>();
@@ -110,8 +114,9 @@ FN void mma_bf16(float (&d)[4], const uint (&a)[4], uint b0, uint b1)
 }
 FN void store16(uint to, uint v) { asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"((ushort)v) : "memory"); }
 
-// A warp's part of the sums of a stage's activations: of N tokens those of each run, in a tile with rows of 128 bytes for wgmma: pieces of eight bf16,
-// a chunk each. With a run a chunk: the sum twice, then what it lacks twice; with two the sums of the first runs and of the second, then what they lack.
+// A warp's part of the sums of a stage's activations: of N tokens those of each run, in a tile with rows of 128 bytes
+// for wgmma: pieces of eight bf16, a chunk each. With a run a chunk: the sum twice, then what it lacks twice; with two
+// the sums of the first runs and of the second, then what they lack.
 template <uint RUNS, uint N, uint WARPS> FN void sum_activations(uint x, uint to, uint warp, uint lane)
 {
     const uint q = lane >> 2, t = lane & 3;

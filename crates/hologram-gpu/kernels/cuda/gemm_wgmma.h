@@ -1,9 +1,10 @@
 // Matrix products of many tokens with warpgroup matrix instructions and the bulk tensor copy engine: see gemm.h.
 //
-// A workgroup computes tiles of GROUPS · 64 rows × N tokens: one warpgroup for each group of rows, and one whose warps fill a ring of stages in
-// shared memory. The weights are the A operand and come from registers, so that quantised ones are decoded on the way, while the product of the
-// stage before runs. Workgroups stay and go from tile to tile. Where tiles are few, a cluster shares one: each of its workgroups sums over a part of
-// the row length, and they add what the others have through distributed shared memory.
+// A workgroup computes tiles of GROUPS · 64 rows × N tokens: one warpgroup for each group of rows, and one whose warps
+// fill a ring of stages in shared memory. The weights are the A operand and come from registers, so that quantised ones
+// are decoded on the way, while the product of the stage before runs. Workgroups stay and go from tile to tile. Where
+// tiles are few, a cluster shares one: each of its workgroups sums over a part of the row length, and they add what the
+// others have through distributed shared memory.
 #pragma once
 #include "packed_fragments.h"
 #include "gemm_exact.h"
@@ -42,12 +43,14 @@ template <int W> constexpr uint type_of() { return is_packed(W) ? W - PACKED : 0
 #define MOST_STAGES 8
 HOST(STRIDE, CHUNK, MOST_SHARED, BESIDE, MOST_STAGES)
 
-// A stage has PARTS parts of 64 elements (of 128 codes). EXACT: packed weights as in gemm_exact.h, of whose sums of activations a stage has a tile too.
+// A stage has PARTS parts of 64 elements (of 128 codes). EXACT: packed weights as in gemm_exact.h, of whose sums of
+// activations a stage has a tile too.
 template <int W, bool I8, int GROUPS, int N, int PARTS, bool EXACT> struct Layout {
     // Bytes of a row's codes in a part and in a stage, in tiles of at most 128 bytes of a row.
     static constexpr int BYTES = is_packed(W) ? (I8 ? 4 : 2) * planes::low_bytes<type_of<W>()>() : row_bytes<W, I8>(), X = N * 128 * PARTS, CODES = GROUPS * 64 * BYTES * PARTS;
     static constexpr int ACROSS = BYTES * PARTS < 128 ? BYTES * PARTS : 128, TILE = GROUPS * 64 * ACROSS, TILES = BYTES * PARTS / ACROSS;
-    // Of a row, beside its codes: the high plane, or two scales a part. Stages begin where the copy engine's pattern of 1,024 bytes does.
+    // Of a row, beside its codes: the high plane, or two scales a part. Stages begin where the copy engine's pattern of
+    // 1,024 bytes does.
     static constexpr int PIECE = is_packed(W) ? 2 * planes::high_bytes<type_of<W>()>() : W == Q8 || W == Q4 ? 4 : 0;
     static constexpr int PITCH = PIECE * PARTS, PIECES = (GROUPS * 64 * PITCH + 1023) / 1024 * 1024;
     static constexpr int SUMS = EXACT ? N * 128 : 0, STAGE = X + CODES + PIECES + SUMS, RESULTS = GROUPS * CHUNK * STRIDE * 4;
@@ -66,18 +69,20 @@ FN void wgmma_e4m3(float (&d)[32], const uint (&a)[4], ulong b, int more)
         : REGS64(FLOAT) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 }
 
-// Of experts: what `expert_order` has made (gemm_experts.cu), biases per row of each expert, and whether SWIGLU stands for gpt-oss' gate.
+// Of experts: what `expert_order` has made (gemm_experts.cu), biases per row of each expert, and whether SWIGLU stands
+// for gpt-oss' gate.
 struct Chosen {
     const uint *plan;
     uint most_tiles;
     const float *bias[2];
     bool biased, clamped;
 };
-// Where a tile is: its first token, the end of those it may have, its first group of rows, and the rows of other experts before its own.
+// Where a tile is: its first token, the end of those it may have, its first group of rows, and the rows of other
+// experts before its own.
 struct Spot { uint token, end, group, rows; };
 
-// step, slot, most: the tokens of this run, as `tokens` reads them. With EXPERTS tokens are slots in the plan's order, whose results go to where they
-// were before it; w has the rows of one expert.
+// step, slot, most: the tokens of this run, as `tokens` reads them. With EXPERTS tokens are slots in the plan's order,
+// whose results go to where they were before it; w has the rows of one expert.
 template <int W, bool I8, int GROUPS, int N, int PARTS = 1, bool EXACT = false, bool EXPERTS = false>
 FN void multiply(const Operands &in, const Matrices &w, const float *add, void *y0, void *y1, void *y2, bool narrow, const uint *step_block, uint slot, uint most, uint splits, const Chosen &chosen = {})
 {
@@ -106,7 +111,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
     };
     const uint rank = splits > 1 ? cluster_rank() : 0, begin = splits > 1 ? blockIdx.x / splits : blockIdx.x;
     const uint apart = splits > 1 ? gridDim.x / splits : gridDim.x;
-    // Stages of PARTS · 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end everything is zero.
+    // Stages of PARTS · 128 bytes of activations for each workgroup, a multiple of ROUND; beyond the rows' end
+    // everything is zero.
     constexpr uint ROUND = is_packed(W) ? 4 / PARTS : PARTS > 1 ? 1 : 2;
     const uint all = (in.k * (I8 ? 1 : 2) + 128 * PARTS - 1) / (128 * PARTS), steps = (all + ROUND * splits - 1) / (ROUND * splits) * ROUND, start = rank * steps;
 
@@ -266,8 +272,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         };
 
         if constexpr (I8 && is_packed(W)) {
-            // Floats of a byte on both sides. A stage is a block of each row: lane t of a row's four holds the scale of stage t of four. The products of
-            // half of the tokens run while the sums of the other half are added up.
+            // Floats of a byte on both sides. A stage is a block of each row: lane t of a row's four holds the scale of
+            // stage t of four. The products of half of the tokens run while the sums of the other half are added up.
             const auto load = [&](float (&to)[2], uint step) {
                 #pragma unroll
                 for (uint h = 0; h < 2; ++h) {
@@ -395,8 +401,9 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
             }
             uint exponents; // A number that the assembler does not know: of two constants it would make two instructions.
             asm volatile("{.reg .u32 z; mov.u32 z, %%nctaid.z; mul.lo.u32 %0, z, 0x43004300;}" : "=r"(exponents));
-            // The products of a chunk, or of half of one with a scale of its own, run while the next codes are unpacked. (Two and three of them at a time
-            // were no faster: with four warps a scheduler instructions are the bound.)
+            // The products of a chunk, or of half of one with a scale of its own, run while the next codes are
+            // unpacked. (Two and three of them at a time were no faster: with four warps a scheduler instructions are
+            // the bound.)
             float dot[N / 2];
             #pragma unroll
             for (uint i = 0; i < N / 2; ++i) sum[i] = 0;
@@ -519,7 +526,8 @@ FN void multiply(const Operands &in, const Matrices &w, const float *add, void *
         if (tile + apart >= tiles) dependency_launch();
 
         if (splits > 1) {
-            // All sums to shared memory where the stages were; then each workgroup of the cluster adds up its share of the tokens.
+            // All sums to shared memory where the stages were; then each workgroup of the cluster adds up its share of
+            // the tokens.
             asm volatile("bar.sync 15, %0;" ::"n"(GROUPS * 128) : "memory");
             const uint sums = base + role * N * STRIDE * 4;
             #pragma unroll

@@ -1,4 +1,5 @@
-// Packed weights as the A operand of warpgroup matrix instructions: the factors that a lane holds, and fragments widened to bf16.
+// Packed weights as the A operand of warpgroup matrix instructions: the factors that a lane holds, and fragments
+// widened to bf16.
 #pragma once
 #include "planes.h"
 #define constant
@@ -7,15 +8,15 @@ namespace planes {
 }
 #undef constant
 
-// What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the 64 elements that the lane is
-// responsible for among the four lanes of a row.
+// What a lane holds of the factors of its two rows for 256 elements: the numbers of their records, and the bytes of the
+// 64 elements that the lane is responsible for among the four lanes of a row.
 template <uint P> struct Held {
     static constexpr uint CHUNKS = planes::record_chunks<P>(), BYTES = P == planes::Q4 ? 2 : planes::record_bytes<P>(), FACTORS = planes::factors_of<P>();
     static constexpr bool PAIR = CHUNKS == 1 && BYTES == 4; // Two words for 64 elements.
     uint numbers[2], raw[2][PAIR ? 2 : 1];
 
-    // all: the records of each row's matrix; rows: the rows, ~0 for none; chunk: the first of 32 elements; chunks: those of a row, of which the first
-    // `end` are read.
+    // all: the records of each row's matrix; rows: the rows, ~0 for none; chunk: the first of 32 elements; chunks:
+    // those of a row, of which the first `end` are read.
     __forceinline__ void load(const uchar *const (&all)[2], const uint (&rows)[2], uint chunk, uint chunks, uint end, uint t)
     {
         #pragma unroll
@@ -99,9 +100,9 @@ FN uint float8_pair(uint v, float scale)
     return pack_bf16(half_bits(r & 0xffff) * scale, half_bits(r >> 16) * scale);
 }
 
-// As load_fragments, for packed weights: 64 elements of the rows, whose factors the lane `from` holds.
-// base: the rows' codes in tiles of ACROSS bytes of a row, in which the part's begin at byte `first`; high: their bytes of the high plane, PITCH of a
-// row, in which the part's begin at byte `high_first`.
+// As load_fragments, for packed weights: 64 elements of the rows, whose factors the lane `from` holds. base: the rows'
+// codes in tiles of ACROSS bytes of a row, in which the part's begin at byte `first`; high: their bytes of the high
+// plane, PITCH of a row, in which the part's begin at byte `high_first`.
 template <uint P, int ACROSS, int PITCH> FN void load_packed(uint (&a)[4][4], uint base, uint first_byte, uint high, uint high_first, uint row, uint pair, uint lane, const Held<P> &held, uint from)
 {
     constexpr uint LOW = planes::low_bits<P>(), HIGH = planes::high_bits<P>();

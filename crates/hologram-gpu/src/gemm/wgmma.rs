@@ -255,8 +255,9 @@ fn tiles(product: &Product, tile: Tile) -> usize {
     product.tokens.max().div_ceil(tile.tokens) * product.groups().div_ceil(tile.groups)
 }
 
-/// Whether `gemm_exact.cu` has a kernel for a type: `bf16` holds its codes, or its table's values, with what stands for 0,
-/// and codes have four bits at least.
+/// Whether `gemm_exact.cu` has a kernel for a type: `bf16` holds its codes, or its table's values, with what stands for
+/// 0, and codes have four bits at least. `is_exact` in `gemm_exact.h` says the same; a kernel that is empty there gives
+/// no results, which hologram-llm's `products_cuda` would see.
 fn has_exact_codes(weights: BlockType) -> bool {
     !DType::Block(weights).has_float_codes()
         && weights.low_bits() == 4

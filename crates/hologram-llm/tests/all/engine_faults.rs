@@ -39,8 +39,8 @@ fn count_down(left: &AtomicUsize) -> bool {
 
 impl Backend for Faulty {
     pass_on!(self => self.cpu;
-        info is_available measure streams allocate_buffer allocate_pool owns copy_to_buffer copy_from_buffer copy_buffer clear_error record
-        wait synchronize);
+        info is_available measure streams allocate_buffer allocate_pool owns copy_to_buffer copy_from_buffer
+        copy_buffer clear_error record wait synchronize);
 
     fn kernels(&self) -> &dyn Kernels {
         self.cpu.kernels()

@@ -44,8 +44,8 @@ impl Discrete {
 
 impl Backend for Discrete {
     pass_on!(self => self.cpu;
-        info is_available measure streams allocate_buffer allocate_pool owns copy_to_buffer copy_from_buffer copy_buffer clear_error record
-        submit wait synchronize);
+        info is_available measure streams allocate_buffer allocate_pool owns copy_to_buffer copy_from_buffer
+        copy_buffer clear_error record submit wait synchronize);
 
     fn kernels(&self) -> &dyn Kernels {
         self

@@ -41,8 +41,8 @@ extern long allocated;
 @interface MTLResidencySetDescriptor : NSObject
 @end
 
-// Language versions: the major number's 16 bits above the minor's. A program that names none, and was built for no later system, as Rust
-// builds for, gets 2.3.
+// Language versions: the major number's 16 bits above the minor's. A program that names none, and was built for no
+// later system, as Rust builds for, gets 2.3.
 #define VERSION(major, minor) ((NSUInteger)(major) << 16 | (minor))
 enum { SAFE = 0, FAST = 2 };
 @interface MTLCompileOptions : NSObject { @public NSUInteger version; NSInteger mode, functions; }

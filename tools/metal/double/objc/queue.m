@@ -1,5 +1,5 @@
-// Command buffers run on a thread of their queue, after `commit`, in order; the dispatches of a concurrent encoder between two barriers run
-// in an order that is not the encoder's. And captures of command buffers.
+// Command buffers run on a thread of their queue, after `commit`, in order; the dispatches of a concurrent encoder
+// between two barriers run in an order that is not the encoder's. And captures of command buffers.
 #include "metal.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static BOOL counted_down(long *count) {
   return __atomic_load_n(count, __ATOMIC_SEQ_CST) > 0 && __atomic_fetch_sub(count, 1, __ATOMIC_SEQ_CST) > 0;
 }
 
-// A dispatch or a copy. What is not retained here is kept by whoever submits, as command buffers with unretained references demand.
+// A dispatch or a copy. What is not retained here is kept by whoever submits, as command buffers with unretained
+// references demand.
 typedef struct {
   DoublePipeline *pipeline;
   DoubleBuffer *buffer[BINDINGS];
@@ -35,7 +36,8 @@ typedef struct {
   NSUInteger from, to, size; // of a copy: buffer[0] to buffer[1]
 } Work;
 
-// A capture has the command buffers that are made after its start and committed before its end; its document says here how many.
+// A capture has the command buffers that are made after its start and committed before its end; its document says here
+// how many.
 static NSURL *document;
 static long captured_before;
 static int capturing;
@@ -229,8 +231,8 @@ static size_t saved(const Work *w, size_t n, Saved **out) {
   return count;
 }
 
-// The dispatches up to the next barrier, which nothing orders: they must leave the same bytes from the last to the first, their threadgroups too,
-// and as they come.
+// The dispatches up to the next barrier, which nothing orders: they must leave the same bytes from the last to the
+// first, their threadgroups too, and as they come.
 static void run_together(const Work *w, size_t n) {
   size_t dispatches = 0;
   for (size_t i = 0; i < n; i++) dispatches += w[i].pipeline != nil;
