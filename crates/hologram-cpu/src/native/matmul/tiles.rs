@@ -5,7 +5,7 @@
 //!
 //! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows. A chunk of their elements is
 //! dequantized to `bf16` and interleaved, then multiplied with all tokens' tiles, two by two. The sums stay in the
-//! worker's memory until the last chunk.
+//! worker's memory until the last chunk, which stores whole tiles to the output.
 
 use std::arch::asm;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hologram_device::DType;
 
 use super::decode::{Decode, decoder};
-use super::{NativeKernel, Operands, Problem, parts};
+use super::{NativeKernel, Operands, Problem, parts, prefetch_lines};
 use crate::features::Features;
 use crate::kernel::{Args, Worker};
 
@@ -33,9 +33,13 @@ const DEPTH: usize = 32;
 /// Bytes of a tile.
 const TILE: usize = 1024;
 /// Elements of a row that are multiplied at a time.
-const CHUNK: usize = 512;
+const CHUNK: usize = 256;
 /// Panels of a piece.
 const PANELS: usize = 8;
+/// Bytes of the sums of two tiles of tokens and two panels: 32 rows of 32 values.
+const SUMS: usize = 4 * TILE;
+/// Bytes of a row of these sums.
+const SUM_ROW: usize = SUMS / (2 * SIDE);
 /// Bytes of a panel's chunk.
 const PANEL: usize = CHUNK * SIDE * 2;
 /// Bytes from a dequantized row to the next: rows whose distance is a power of two would share few sets of a cache.
@@ -167,32 +171,42 @@ impl TileMatmul {
                         self.panel(o, part, (first, existing), (from, len), buffer, to);
                     }
                 }
+                let last_chunk = from + len == k;
                 for pair in 0..tiles / 2 {
+                    let token = pair * 2 * SIDE;
                     for p in (0..panels_here).step_by(2) {
-                        // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured.
+                        let first = rows.start + p * SIDE;
+                        let whole = last_chunk && token + 2 * SIDE <= o.n && first + 2 * SIDE <= rows.end;
+                        // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured. If all
+                        // tokens and rows of the sums exist, they lie in the output, and this worker has claimed the
+                        // rows.
                         unsafe {
-                            let x = packed.add(pair * 2 * SIDE * k * 2 + from / DEPTH * TILE);
+                            let x = packed.add(token * k * 2 + from / DEPTH * TILE);
                             let w = panels.add(p * PANEL);
-                            let sum = sums.add((pair * PANELS + p) * 2 * TILE);
+                            let sum = sums.add((pair * PANELS + p) / 2 * SUMS);
+                            // A share of the next tokens' chunk.
+                            let next = x.wrapping_add(2 * SIDE * k * 2);
+                            let share = len / DEPTH * TILE / (panels_here / 2);
+                            for tile in 0..2 {
+                                prefetch_lines(next.wrapping_add(tile * SIDE * k * 2 + p / 2 * share), share);
+                            }
                             for (i, (of_x, of_w)) in self.products.iter().enumerate() {
                                 let (x, w) = (x.add(of_x * part_bytes), w.add(of_w * PANELS * PANEL));
-                                four(x, SIDE * k * 2, w, PANEL, sum, len / DEPTH, from == 0 && i == 0);
+                                let is_last = whole && i + 1 == self.products.len();
+                                let y = (o.y.data.add(token * m + first).cast(), m * 4);
+                                let to = if is_last { y } else { (sum, SUM_ROW) };
+                                let sum = (sum.cast_const(), SUM_ROW);
+                                four(x, SIDE * k * 2, w, PANEL, sum, to, len / DEPTH, from == 0 && i == 0);
+                            }
+                            if last_chunk && !whole {
+                                for r in 0..(2 * SIDE).min(o.n.saturating_sub(token)) {
+                                    let count = (rows.end - first).min(2 * SIDE);
+                                    let from = sum.add(r * SUM_ROW).cast::<f32>();
+                                    let to = o.y.data.add((token + r) * m + first);
+                                    std::ptr::copy_nonoverlapping(from, to, count);
+                                }
                             }
                         }
-                    }
-                }
-            }
-            for (tile, p) in (0..tiles).flat_map(|tile| (0..panels_here).map(move |p| (tile, p))) {
-                let first = rows.start + p * SIDE;
-                let existing = rows.end.saturating_sub(first).min(SIDE);
-                // Of four sums that were computed together: first the two panels of the first tile of tokens.
-                let at = (tile / 2 * PANELS + p / 2 * 2) * 2 * TILE + (tile % 2 * 2 + p % 2) * TILE;
-                for r in 0..SIDE.min(o.n.saturating_sub(tile * SIDE)) {
-                    // SAFETY: the sum lies in the scratch; token and rows are in range; this worker has claimed the
-                    // rows.
-                    unsafe {
-                        let to = o.y.data.add((tile * SIDE + r) * m + first.min(m));
-                        std::ptr::copy_nonoverlapping(sums.add(at + r * 64).cast::<f32>(), to, existing);
                     }
                 }
             }
@@ -263,11 +277,22 @@ fn release() {
 }
 
 /// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over
-/// `steps` tiles of depth; adds to the four sums unless these are the first steps.
+/// `steps` tiles of depth; adds to the sums at `from` unless these are the first steps. Sums have 32 rows of 32 values;
+/// places come with the bytes from a row to the next.
 ///
 /// # Safety
 /// The processor has AMX and its tiles are configured; the named memory exists; `steps` is at least 1.
-unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums: *mut u8, steps: usize, first: bool) {
+#[allow(clippy::too_many_arguments)]
+unsafe fn four(
+    x: *const u8,
+    x_apart: usize,
+    w: *const u8,
+    w_apart: usize,
+    from: (*const u8, usize),
+    to: (*mut u8, usize),
+    steps: usize,
+    first: bool,
+) {
     // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one block
     // to the next.
     unsafe {
@@ -280,10 +305,13 @@ unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums:
             "tilezero tmm3",
             "jmp 3f",
             "2:",
-            "tileloadd tmm0, [{c} + {s}]",
-            "tileloadd tmm1, [{c} + {s} + 1024]",
-            "tileloadd tmm2, [{c} + {s} + 2048]",
-            "tileloadd tmm3, [{c} + {s} + 3072]",
+            "tileloadd tmm0, [{from} + {from_row}]",
+            "tileloadd tmm1, [{from} + {from_row} + 64]",
+            "mov {first}, {from_row}",
+            "shl {first}, 4",
+            "add {from}, {first}",
+            "tileloadd tmm2, [{from} + {from_row}]",
+            "tileloadd tmm3, [{from} + {from_row} + 64]",
             "3:",
             "tileloadd tmm4, [{x} + {s}]",
             "tileloadd tmm6, [{w} + {s}]",
@@ -299,13 +327,18 @@ unsafe fn four(x: *const u8, x_apart: usize, w: *const u8, w_apart: usize, sums:
             "add {w_2}, 1024",
             "dec {n}",
             "jnz 3b",
-            "tilestored [{c} + {s}], tmm0",
-            "tilestored [{c} + {s} + 1024], tmm1",
-            "tilestored [{c} + {s} + 2048], tmm2",
-            "tilestored [{c} + {s} + 3072], tmm3",
+            "tilestored [{to} + {to_row}], tmm0",
+            "tilestored [{to} + {to_row} + 64], tmm1",
+            "mov {n}, {to_row}",
+            "shl {n}, 4",
+            "add {to}, {n}",
+            "tilestored [{to} + {to_row}], tmm2",
+            "tilestored [{to} + {to_row} + 64], tmm3",
             x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
             w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
-            n = inout(reg) steps => _, c = in(reg) sums, s = in(reg) 64usize, first = in(reg) usize::from(first),
+            n = inout(reg) steps => _, s = in(reg) 64usize, first = inout(reg) usize::from(first) => _,
+            from = inout(reg) from.0 => _, from_row = in(reg) from.1,
+            to = inout(reg) to.0 => _, to_row = in(reg) to.1,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack)
