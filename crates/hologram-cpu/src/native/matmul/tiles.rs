@@ -93,6 +93,11 @@ impl TileMatmul {
         let (k, to) = (self.problem.k, worker.shared_scratch().data);
         let (row, part) = (k * 2, self.part_bytes(o.n));
         while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
+            if self.token_parts() == 1 && (tile + 1) * SIDE <= o.n {
+                // SAFETY: all tokens of the tile exist, and it lies in the shared scratch; AMX comes with AVX-512.
+                unsafe { pack_whole(o.x.as_ptr().add(tile * SIDE * row), row, to.add(tile * SIDE * row)) };
+                continue;
+            }
             for r in 0..SIDE {
                 let token = tile * SIDE + r;
                 for step in 0..k / DEPTH {
@@ -238,6 +243,24 @@ impl NativeKernel for TileMatmul {
             self.multiply(&o, worker);
         }
         Ok(())
+    }
+}
+
+/// Copies 16 tokens of `row` bytes each into tiles, one after the other.
+///
+/// # Safety
+/// The processor has AVX-512; the tokens can be read, and as many bytes written.
+#[target_feature(enable = "avx512f")]
+unsafe fn pack_whole(from: *const u8, row: usize, to: *mut u8) {
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_storeu_si512};
+    for step in 0..row / 64 {
+        for r in 0..SIDE {
+            // SAFETY: promised by the caller.
+            unsafe {
+                let elements = _mm512_loadu_si512(from.add(r * row + step * 64).cast());
+                _mm512_storeu_si512(to.add(step * TILE + r * 64).cast(), elements);
+            }
+        }
     }
 }
 
