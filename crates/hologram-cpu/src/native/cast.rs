@@ -39,7 +39,7 @@ impl NativeKernel for Cast {
         let x: &[f32] = &args.read(0)[..count];
         while let Some(index) = worker.next(count.div_ceil(PIECE)) {
             let range = index * PIECE..((index + 1) * PIECE).min(count);
-            // SAFETY: this worker has claimed the piece, so these elements are its own.
+            // SAFETY: this worker has claimed the piece, so these elements are its own; features are of this processor.
             unsafe {
                 match self.to {
                     DType::F16 => args.output::<f16>(1).part(range.clone()).convert_from_f32_slice(&x[range]),
