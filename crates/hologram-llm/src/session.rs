@@ -3,6 +3,7 @@
 mod changes;
 mod flight;
 mod parts;
+mod plan_size;
 mod probabilities;
 mod run;
 mod snapshots;
@@ -26,6 +27,7 @@ use changes::Sampling;
 pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange};
 use flight::{Chosen, Flight};
 pub(crate) use flight::{Gives, NEXT, Next};
+use plan_size::plan_size;
 pub(crate) use probabilities::Probabilities;
 
 /// Options of a session.
@@ -307,7 +309,7 @@ impl Session {
 
     /// Rounds a number of tokens or outputs up to the size of its plan.
     fn bucket_size(&self, n: usize) -> usize {
-        n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX).min(self.batch)
+        plan_size(n).min(self.batch)
     }
 
     /// Truncates a sequence to its first `len` tokens.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::discrete::Discrete;
-use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, shape};
+use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape};
 use hologram_backends::DType;
 use hologram_core::Executor;
 use hologram_llm::WeightTypes;
@@ -34,6 +34,15 @@ fn sequences_at_once_are_as_alone() {
     let executor = Executor::open("cpu", Some(2)).unwrap();
     let (wrong, _) = check_all(&executor, &cases.map(|case| (case, QUICK)));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn prompts_of_any_length_are_as_in_small_steps() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    for case in [case("BF16", 64, 4, 2, DType::F16), case("Q4_0", 128, 2, 1, DType::Q8Planes)] {
+        let wrong = check_prompts(&executor, &case, &[300, 384, 600]);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }
 
 #[test]

@@ -298,6 +298,36 @@ fn pieces(case: &Case, work: Work<'_>, bound: f64, alone: &mut Session, many: &m
     }
 }
 
+/// Reads prompts of these lengths in one step each, and compares all logits with those of steps of 64 tokens in the same
+/// precision. Returns descriptions of failures.
+pub fn check_prompts(executor: &Executor, case: &Case, lengths: &[usize]) -> Vec<String> {
+    let longest = lengths.iter().copied().max().unwrap_or(0);
+    let model = Model::random(&case.shape, case.types, executor).unwrap();
+    let (mut whole, mut parts) = (session(case, &model, 1, longest), session(case, &model, 1, longest));
+    let (vocab, bound) = (whole.vocab(), case.bound(executor.backend().policy()));
+    let mut wrong = Vec::new();
+    for len in lengths {
+        let tokens: Vec<u32> = (0..*len).map(|i| token(*len, i, vocab)).collect();
+        for session in [&mut whole, &mut parts] {
+            session.truncate(0, 0);
+            session.fix_precision(Some(*len));
+        }
+        let got = whole.feed(0, &tokens, Logits::All).unwrap().to_vec();
+        let want: Vec<f32> =
+            tokens.chunks(64).flat_map(|part| parts.feed(0, part, Logits::All).unwrap().to_vec()).collect();
+        assert_eq!(got.len(), len * vocab);
+        let rows = got.chunks(vocab).zip(want.chunks(vocab)).map(|(got, want)| difference(got, want));
+        let (at, off) = rows.enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+        if off > bound {
+            let name = case.name();
+            wrong.push(format!(
+                "{name}: a prompt of {len} tokens is wrong by {off:.1e} at token {at} (at most {bound:.0e})"
+            ));
+        }
+    }
+    wrong
+}
+
 /// Every weight type with every cache type, with heads of 64 and 128 elements in turn and several query heads per
 /// key/value head, and some with only one. Rows have `width` elements, those of the feed-forward network `ffn`.
 pub fn cases(width: usize, ffn: usize) -> Vec<Case> {
