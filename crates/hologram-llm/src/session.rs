@@ -100,7 +100,7 @@ pub struct Session {
     options: SessionOptions,
     /// Maximum tokens per step.
     batch: usize,
-    /// Compiled plans. Sizes are rounded up to powers of two; each plan is compiled on first use.
+    /// Compiled plans by their sizes; see [`plan_size`]. Each plan is compiled on first use.
     plans: HashMap<Bucket, StepPlan>,
     /// The weights with sums in the plans that have them.
     sum_names: Vec<SumName>,
