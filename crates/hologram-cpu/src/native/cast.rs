@@ -14,6 +14,7 @@ struct Cast {
     x: TensorSpec,
     dynamic: bool,
     to: DType,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for the x86-64 kernel"))]
     features: Features,
 }
 
