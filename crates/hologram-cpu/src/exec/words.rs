@@ -151,7 +151,7 @@ pub(super) fn from_bf16(half: u32) -> f32 {
 
 /// The bits of the `bf16` nearest to a float.
 #[inline(always)]
-pub(super) fn to_bf16(value: f32) -> u32 {
+pub(crate) fn to_bf16(value: f32) -> u32 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     if bits & 0x7fff_ffff > 0x7f80_0000 { bits >> 16 | 0x40 } else { rounded }

@@ -6,6 +6,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use hologram_device::{DType, KernelSpec, Operation, TensorSpec};
 
+#[cfg(target_arch = "x86_64")]
+use super::super::exec::words;
 use super::super::features::Features;
 use super::super::kernel::{Args, NativeKernel, Worker};
 use super::only_slowest_varies;
@@ -60,10 +62,7 @@ impl NativeKernel for Cast {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn to_bf16(x: &[f32], to: &mut [bf16]) {
     for (x, to) in x.iter().zip(to) {
-        let bits = x.to_bits();
-        let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-        // A NaN stays one, and becomes quiet.
-        *to = bf16::from_bits(if bits & 0x7fff_ffff > 0x7f80_0000 { (bits >> 16) as u16 | 0x40 } else { rounded });
+        *to = bf16::from_bits(words::to_bf16(*x) as u16);
     }
 }
 

@@ -305,7 +305,7 @@ fn release() {
 ///
 /// # Safety
 /// The processor has AMX and its tiles are configured; the named memory exists; `steps` is at least 1.
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, reason = "the operands of one block of assembly")]
 unsafe fn four(
     x: *const u8,
     x_apart: usize,
