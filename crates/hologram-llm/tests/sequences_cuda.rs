@@ -2,7 +2,7 @@
 
 use hologram_backends::{DType, Extent, KernelSpec, TensorSpec};
 use hologram_core::Executor;
-use sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape};
+use sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape, types};
 
 #[path = "common/sequences.rs"]
 mod sequences;
@@ -69,16 +69,12 @@ fn sequences_at_once_are_as_alone_in_the_precision_of_one_token() {
 #[test]
 #[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
 fn prompts_of_any_length_are_as_in_small_steps() {
+    const LENGTHS: [usize; 12] = [300, 320, 384, 600, 640, 700, 768, 900, 1024, 1100, 1280, 1536];
     let executor = Executor::open("cuda", None).unwrap();
     let mut wrong = Vec::new();
     for (name, kv) in [("BF16", DType::F16), ("F16", DType::F16), ("F32", DType::F32), ("Q4_K", DType::Q8Planes)] {
-        let types = hologram_llm::WeightTypes::all().find(|types| types.name() == name).unwrap();
-        let case = Case { shape: shape(types, 128, 4, 2, FFN), types, kv };
-        wrong.extend(check_prompts(
-            &executor,
-            &case,
-            &[300, 320, 384, 600, 640, 700, 768, 900, 1024, 1100, 1280, 1536],
-        ));
+        let case = Case { shape: shape(types(name), 128, 4, 2, FFN), types: types(name), kv };
+        wrong.extend(check_prompts(&executor, &case, &LENGTHS));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

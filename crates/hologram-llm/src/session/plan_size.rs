@@ -1,6 +1,7 @@
 //! How many tokens a plan has.
 
-/// The size of the plan for so many tokens or outputs: a power of two, or, from 512 on, five or six eighths of it.
+/// The size of the plan for so many tokens or outputs: the next power of two, or five or six eighths of it if it is at
+/// least 512.
 ///
 /// Kernels divide the work for the size of their plan, and with many tokens too large a plan costs time: an 8B on an
 /// H200 reads a prompt of 600 tokens a quarter faster with a plan of 640 than of 1,024. Seven eighths are slower than

@@ -4,17 +4,12 @@
 use std::sync::Arc;
 
 use crate::common::discrete::Discrete;
-use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape};
+use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape, types};
 use hologram_backends::DType;
 use hologram_core::Executor;
-use hologram_llm::WeightTypes;
 
 /// A check of a few seconds.
 const QUICK: Work<'_> = Work { counts: &[2, 3, 5, 9, 64], longest: 70, precision: None };
-
-fn types(name: &str) -> WeightTypes {
-    WeightTypes::all().find(|types| types.name() == name).unwrap()
-}
 
 fn case(name: &str, d: usize, heads: usize, kv_heads: usize, kv: DType) -> Case {
     Case { shape: shape(types(name), d, heads, kv_heads, 512), types: types(name), kv }

@@ -69,6 +69,11 @@ pub fn shape(types: WeightTypes, d: usize, heads: usize, kv_heads: usize, ffn: u
     }
 }
 
+/// The weight types of this name.
+pub fn types(name: &str) -> WeightTypes {
+    WeightTypes::all().find(|types| types.name() == name).unwrap()
+}
+
 /// Only BitNet has ternary weights.
 fn is_ternary(types: WeightTypes) -> bool {
     types.name().starts_with("TQ")
@@ -144,11 +149,12 @@ fn best(row: &[f32]) -> (usize, f32, f32) {
     })
 }
 
-/// A session with the contexts of `sequences` sequences; none for 0.
-fn session(case: &Case, model: &Model, sequences: usize, longest: usize) -> Session {
+/// A session with the contexts of `sequences` sequences, none for 0, whose steps have at most `batch` tokens.
+fn session(case: &Case, model: &Model, sequences: usize, longest: usize, batch: Option<usize>) -> Session {
     let options = SessionOptions {
         // One block more than the longest context or piece and the token after it need.
         context: (longest + 64).next_multiple_of(32),
+        batch,
         sequences,
         kv: Some(case.kv),
         device_sampling: Some(true),
@@ -157,7 +163,7 @@ fn session(case: &Case, model: &Model, sequences: usize, longest: usize) -> Sess
     model.session(options).unwrap()
 }
 
-/// Numbers of sequences with the same result share a plan.
+/// Numbers of sequences with the same result share a plan, as long as it has a power of two of them.
 fn bucket(count: usize) -> usize {
     count.next_power_of_two()
 }
@@ -185,7 +191,8 @@ impl Alone {
             session.fix_precision(work.precision);
             session.feed(0, &context, Logits::None).unwrap();
             for (size, rows) in rows.iter_mut().filter(|(size, _)| sequence < most(*size)) {
-                session.fix_precision(work.precision.or(Some(*size)));
+                // That of the group's largest step, whose plan the session knows.
+                session.fix_precision(work.precision.or(Some(most(*size))));
                 rows.push(session.feed(0, &[next(sequence)], Logits::Last).unwrap().to_vec());
                 session.truncate(0, context.len());
             }
@@ -203,9 +210,9 @@ impl Alone {
 pub fn check(executor: &Executor, case: &Case, work: Work<'_>) -> Findings {
     let model = Model::random(&case.shape, case.types, executor).unwrap();
     let all = work.counts.last().copied().unwrap_or(0);
-    let mut alone = session(case, &model, 1, work.longest);
+    let mut alone = session(case, &model, 1, work.longest, None);
     let expected = Alone::of(&mut alone, work);
-    let mut many = session(case, &model, all, work.longest);
+    let mut many = session(case, &model, all, work.longest, None);
     many.fix_precision(work.precision);
     let vocab = many.vocab();
     for sequence in 0..all {
@@ -303,7 +310,7 @@ fn pieces(case: &Case, work: Work<'_>, bound: f64, alone: &mut Session, many: &m
 pub fn check_prompts(executor: &Executor, case: &Case, lengths: &[usize]) -> Vec<String> {
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let model = Model::random(&case.shape, case.types, executor).unwrap();
-    let (mut whole, mut parts) = (session(case, &model, 1, longest), session(case, &model, 1, longest));
+    let [mut whole, mut parts] = [(); 2].map(|()| session(case, &model, 1, longest, Some(longest)));
     let (vocab, bound) = (whole.vocab(), case.bound(executor.backend().policy()));
     let mut wrong = Vec::new();
     for len in lengths {
