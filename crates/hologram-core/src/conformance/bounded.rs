@@ -1,6 +1,6 @@
 //! References of whole graphs: each value has a bound that includes the bounds of the values it is computed from.
 
-use hologram_backends::{DType, Elementwise, Operation};
+use hologram_backends::{DType, Elementwise, Operation, RopeStyle};
 
 use super::{HostTensor, Reference, recurrent};
 use crate::error::{CoreError, Result};
@@ -125,6 +125,7 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         (Operation::Softmax { log: false, axis }, [x]) if axis as usize + 1 == x.tensor.shape.len() => softmax(x, own),
         (Operation::ExpertMatmul { .. }, _) => expert_product(op, operands)?,
         (Operation::ExpertSum, [x, weights]) => expert_sum(x, weights)?,
+        (Operation::Rope { style }, [x, positions, frequencies]) => rotated(style, x, positions, frequencies)?,
         (Operation::KvAppend, [cache, x, slots]) => appended(cache, x, slots)?,
         (Operation::RecurrentState(rule), _) => recurrent::recurred(rule, true, operands)?,
         (Operation::Recurrence(rule), _) => recurrent::recurred(rule, false, operands)?,
@@ -251,6 +252,28 @@ fn expert_sum(x: &Bounded, weights: &Bounded) -> Option<Vec<f64>> {
     for (bounds, weights) in x.bounds.chunks(slots * m).zip(weights.tensor.values.chunks(slots)) {
         for column in 0..m {
             inherited.push(bounds.iter().skip(column).step_by(m).zip(weights).map(|(b, w)| b * w.abs()).sum());
+        }
+    }
+    Some(inherited)
+}
+
+/// Requires exact positions and frequencies.
+fn rotated(style: RopeStyle, x: &Bounded, positions: &Bounded, frequencies: &Bounded) -> Option<Vec<f64>> {
+    let [_, heads, d] = x.tensor.shape[..] else { return None };
+    let frequencies = &frequencies.tensor.values;
+    let pairs = frequencies.len();
+    let mut inherited = x.bounds.clone();
+    for (row, bounds) in x.bounds.chunks(d).enumerate() {
+        let position = *positions.tensor.values.get(row / heads)?;
+        for (pair, frequency) in frequencies.iter().enumerate() {
+            let (a, b) = match style {
+                RopeStyle::Adjacent => (2 * pair, 2 * pair + 1),
+                RopeStyle::HalfSplit => (pair, pair + pairs),
+            };
+            let (sin, cos) = (position * frequency).sin_cos();
+            for (to, other) in [(a, b), (b, a)] {
+                inherited[row * d + to] = bounds[to] * cos.abs() + bounds[other] * sin.abs();
+            }
         }
     }
     Some(inherited)

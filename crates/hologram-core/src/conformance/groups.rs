@@ -101,11 +101,16 @@ struct Cache {
     kv: Type,
     heads: (usize, usize),
     d: usize,
-    /// Position of the first token. The other tokens follow it, or each is in a sequence of its own.
+    /// Position of the first token.
     first: usize,
-    batched: bool,
+    /// Tokens that follow each other in a sequence, one of as many as there are tokens; all in one sequence for `None`.
+    each: Option<usize>,
     /// Whether heads have sinks.
     sinks: bool,
+    /// Whether the result becomes `bf16`, as rows of all heads.
+    bf16: bool,
+    /// Whether heads' queries and keys are normalised first.
+    norms: bool,
 }
 
 /// A graph under construction with the values of its leaves.
@@ -232,11 +237,10 @@ const BLOCK: usize = 32;
 impl Cache {
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
         let (max, n) = d.extents[0];
-        let sequences = if self.batched { max } else { 1 };
+        let (sequences, each) = if let Some(each) = self.each { (max, each) } else { (1, max) };
         let per_sequence = (self.first + max).div_ceil(BLOCK);
-        let position =
-            |t: usize| if self.batched { (self.first + 7 * t) % (per_sequence * BLOCK) } else { self.first + t };
-        let sequence = |t: usize| if self.batched { t } else { 0 };
+        let sequence = |t: usize| t / each;
+        let position = |t: usize| (self.first + 7 * sequence(t) + t % each) % (per_sequence * BLOCK);
         // Blocks in an order that no kernel can assume.
         let block = |s: usize, i: usize| (s * per_sequence + i + 3) % (sequences * per_sequence);
         let slot = |t: usize| block(sequence(t), position(t) / BLOCK) * BLOCK + position(t) % BLOCK;
@@ -258,6 +262,11 @@ impl Cache {
         let pool = CaseInput::normal(DType::Plain(self.kv), &pool);
         let (k_cache, v_cache) = (d.state(&pool)?, d.state(&pool)?);
 
+        let (mut q, mut k) = (q, k);
+        if self.norms {
+            let [of_q, of_k] = [0, 1].map(|_| d.leaf(CaseInput::normal(DType::F32, &[self.d.into()])));
+            (q, k) = (d.graph.rms_norm(q, of_q?, 1e-6)?, d.graph.rms_norm(k, of_k?, 1e-6)?);
+        }
         let q = d.graph.rope(q, positions, frequencies, self.style)?;
         let k = d.graph.rope(k, positions, frequencies, self.style)?;
         let k = d.graph.kv_append(k_cache, k, slots)?;
@@ -267,7 +276,12 @@ impl Cache {
             options.sinks = Some(d.leaf(CaseInput::normal(DType::F32, &[self.heads.0.into()]))?);
         }
         let scale = 1.0 / (self.d as f32).sqrt();
-        Ok(vec![d.graph.attention_with(q, k, v, positions, of, table, scale, options)?])
+        let y = d.graph.attention_with(q, k, v, positions, of, table, scale, options)?;
+        if !self.bf16 {
+            return Ok(vec![y]);
+        }
+        let rows = d.graph.reshape(y, &[TOKENS, (self.heads.0 * self.d).into()])?;
+        Ok(vec![d.graph.cast(rows, Type::BF16)?])
     }
 }
 

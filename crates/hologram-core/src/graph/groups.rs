@@ -9,7 +9,7 @@ use hologram_backends::{Backend, Elementwise, GroupNode, GroupSpec, Operand, Ope
 
 use super::compile::Bounds;
 use super::fuse::Step;
-use super::view::Place;
+use super::view::{Place, elements};
 use super::{Graph, NodeId, Source};
 use crate::tensor::Dim;
 
@@ -81,7 +81,7 @@ impl Graph {
     /// - `rms_norm [quantize | cast]` alone, and two norms;
     /// - additions of two or three biases;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
-    ///   them; with it, positions, slots, tables and the cache's earlier content must be given before the run;
+    ///   them, its result converted or not, and with or without norms before all; with attention, positions, slots, tables and the cache's earlier content must be given before the run;
     /// - a norm, a router's product, its choice, and the conversion of the norm's result for the experts;
     /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax
     ///   last;
@@ -94,11 +94,15 @@ impl Graph {
     fn pattern(&self, steps: &[Step]) -> Pattern {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
         let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
+        let is_norm = |i: usize| matches!(op(i), Some(Operation::RmsNorm { .. }));
         let is_rope = |i: usize| matches!(op(i), Some(Operation::Rope { .. }));
-        if is_rope(0) {
-            let appended = is_rope(1) && [2, 3].iter().all(|i| op(*i) == Some(Operation::KvAppend));
+        // Bodies that begin with two rotations.
+        let of_cache = |first: usize| -> Vec<usize> {
+            let (op, steps) = (|i: usize| op(first + i), &steps[first..]);
+            let reads = |user: usize, of: usize| reads(first + user, first + of);
+            let appended = is_rope(first + 1) && [2, 3].iter().all(|i| op(*i) == Some(Operation::KvAppend));
             if !appended || !(2..4).any(|append| reads(append, 0) || reads(append, 1)) {
-                return Pattern::default();
+                return Vec::new();
             }
             // The kernel may read these while earlier launches still run.
             let given = |user: usize, operands: &[usize]| {
@@ -110,7 +114,16 @@ impl Graph {
                 && [2, 3].iter().all(|append| reads(4, *append) && given(*append, &[0, 2]))
                 && [0, 1].iter().all(|rope| given(*rope, &[1, 2]))
                 && (3..steps[4].inputs.len()).all(|i| given(4, &[i]));
-            return Pattern { prologue: 0, bodies: if attended { vec![5, 4] } else { vec![4] } };
+            let converted = attended && op(5) == Some(Operation::Cast) && reads(5, 4);
+            [converted.then_some(6), attended.then_some(5), Some(4)].into_iter().flatten().collect()
+        };
+        if is_rope(0) {
+            return Pattern { prologue: 0, bodies: of_cache(0) };
+        }
+        if is_norm(0) && is_norm(1) && is_rope(2) && !reads(1, 0) {
+            // With attention; else the norms alone.
+            let attended = of_cache(2).into_iter().filter(|len| *len > 4);
+            return Pattern { prologue: 0, bodies: attended.map(|len| len + 2).chain([2]).collect() };
         }
         if matches!(op(0), Some(Operation::SortBlocks { .. })) {
             let is_merge = |i: usize| matches!(op(i), Some(Operation::SortMerge { .. }));
@@ -250,6 +263,15 @@ impl Graph {
         matches!(self.place(id), Place::Strided(_))
     }
 
+    /// Whether a value has all elements of its storage in their order.
+    fn is_reshaped(&self, id: NodeId) -> bool {
+        let [own, whole] = [id, self.storage(id)].map(|id| &self.nodes[id.0 as usize]);
+        own.layout.is_none()
+            && whole.layout.is_none()
+            && own.ty.format == whole.ty.format
+            && elements(&own.ty.shape) == elements(&whole.ty.shape)
+    }
+
     /// Whether a view only appends dimensions of 1 to its storage, along which elements are broadcast.
     fn is_broadcast(&self, id: NodeId, storage: NodeId) -> bool {
         let (own, whole) = (self.ty(id), self.ty(storage));
@@ -304,8 +326,12 @@ impl Graph {
             for id in read {
                 let storage = self.storage(*id);
                 operands.push(match roots[..nodes.len()].iter().position(|root| *root == storage) {
-                    // A group's specification has no views, neither between its operations nor among its inputs.
-                    Some(_) if !whole(*id, storage) || self.is_rearranged(*id) => return None,
+                    // A group's specification has no views, neither between its operations nor among its inputs, but a
+                    // conversion may see its operand in another shape.
+                    Some(_) if !whole(*id, storage) && !(operation == Operation::Cast && self.is_reshaped(*id)) => {
+                        return None;
+                    }
+                    Some(_) if self.is_rearranged(*id) => return None,
                     Some(node) => Operand::Node(node),
                     None => {
                         // A copy of a view reads the whole.

@@ -44,6 +44,14 @@ pub(crate) enum Place<'a> {
     Strided(&'a Layout),
 }
 
+/// The extent of a shape, if it has one, and the product of its other dimensions; `None` for more than memory can hold.
+pub(crate) fn elements(shape: &[Dim]) -> Option<(Option<u32>, usize)> {
+    shape.iter().try_fold((None, 1usize), |(extent, n), d| match d {
+        Dim::Fixed(size) => Some((extent, n.checked_mul(*size)?)),
+        Dim::Extent(e) => Some((Some(*e), n)),
+    })
+}
+
 impl Graph {
     /// The same elements in row-major order with another shape: `f32 [tokens, h·d]` as `[tokens, h, d]`. Copies only a
     /// view whose elements cannot have this shape by strides.
@@ -53,15 +61,9 @@ impl Graph {
     /// not plain, or the value is an updated state.
     pub fn reshape(&mut self, x: NodeId, shape: &[Dim]) -> Result<NodeId> {
         let from = self.viewed("reshape", x)?;
-        let split = |shape: &[Dim]| {
-            shape.iter().try_fold((None, 1usize), |(extent, n), d| match d {
-                Dim::Fixed(size) => Some((extent, n.checked_mul(*size)?)),
-                Dim::Extent(e) => Some((Some(*e), n)),
-            })
-        };
         let to = TensorType::new(from.format, shape);
-        let elements = split(shape);
-        if elements.is_none() || elements != split(&from.shape) {
+        let count = elements(shape);
+        if count.is_none() || count != elements(&from.shape) {
             let reason = format!("{} has not the same elements", self.describe(&to));
             return Err(CoreError::Operands {
                 op: self.calling.unwrap_or("reshape"),
@@ -77,7 +79,7 @@ impl Graph {
         let (fixed, first) = if extent { (1, Some(layout.strides[0])) } else { (0, None) };
         let sizes = |shape: &[Dim]| self.sizes(shape).split_off(fixed);
         let inner = Layout { offset: layout.offset, strides: layout.strides[fixed..].to_vec() };
-        let reshaped = if elements.is_some_and(|(_, n)| n == 0) {
+        let reshaped = if count.is_some_and(|(_, n)| n == 0) {
             Some(Layout { offset: layout.offset, ..Layout::dense(&sizes(shape)) })
         } else {
             inner.reshape(&sizes(&from.shape), &sizes(shape))

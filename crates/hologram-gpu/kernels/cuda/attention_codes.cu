@@ -291,7 +291,7 @@ KERNEL_ALONE(attention_##name##_##D, WARPS * 32, IN(0, float, q), OUT(1, uchar, 
 { \
     dependency_launch(); \
     const Few a = {q, q, q, positions, sequences, positions, table, q, out, partial, stats, counters, fault, COUNTED(tokens), heads, kv_heads, \
-                   shift, blocks, rows, columns, 0, flags, splits, scale, firsts, sinks, cap}; \
+                   shift, blocks, rows, columns, 0, flags, splits, scale, firsts, sinks, cap, false}; \
     attend<D, CODE, WARPS>(a, keys, values, key_scales, value_scales); \
 }
 ATTENTION_CODES(eight, 64, EIGHT, 4)

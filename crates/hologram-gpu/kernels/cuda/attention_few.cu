@@ -73,17 +73,41 @@ template <int D> struct Warp {
     static __device__ __forceinline__ unsigned part_at(int i, unsigned lane) { return i / 4 * 64 + lane % 4 * 16 + i % 4 * 4; }
 };
 
+// Rows of this step that a warp makes at a time.
+constexpr unsigned FRESH = 4;
+
 // Cosine and sine, as a function of their own: they are long.
 __attribute__((noinline)) __device__ float2 cos_sin(float x) { return make_float2(cosf(x), sinf(x)); }
 
-// Elements e … e + 3 of a row, rotated by the angles of `position`; those of the workgroup's own token are in `angles`.
-__device__ __forceinline__ float4 rotated(const Few &a, const float *row, unsigned e, unsigned position, bool own, const float2 *angles)
+__device__ __forceinline__ float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
+
+// Elements e … e + 3 of a row of D, and those that they are rotated with.
+struct Part { float4 x, o; };
+template <int D> __device__ __forceinline__ Part part_of(const float *row, unsigned e, unsigned pairs, bool adjacent)
 {
-    const float4 x = fresh(row + e);
-    if (e >= 2 * a.pairs) return x;
-    const bool adjacent = (a.flags & ADJACENT) != 0, low = e < a.pairs;
-    const unsigned pair = adjacent ? e / 2 : low ? e : e - a.pairs;
-    const float4 o = adjacent ? make_float4(x.y, x.x, x.w, x.z) : fresh(row + (low ? e + a.pairs : pair));
+    Part p = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    if (e < D) p.x = fresh(row + e);
+    if (e < 2 * pairs && !adjacent) p.o = fresh(row + (e < pairs ? e + pairs : e - pairs));
+    return p;
+}
+// Normalised where `eps` is not negative, and rotated by the angles of `position`; those of the workgroup's own token are in `angles`. A warp calls this
+// for a row, whose elements its lanes have.
+template <int D> __device__ __forceinline__ float4 rotated(const Part &part, unsigned e, unsigned position, bool own, const float2 *angles, const float *freqs, unsigned pairs, bool adjacent,
+                                                           const float *weights, float eps)
+{
+    const bool low = e < pairs, turned = e < 2 * pairs;
+    const unsigned pair = adjacent ? e / 2 : low ? e : e - pairs, other = low ? e + pairs : pair;
+    float4 x = part.x, o = part.o;
+    if (eps >= 0) {
+        float sum = x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+#pragma unroll
+        for (int m = 16; m; m >>= 1) sum += __shfl_xor_sync(~0u, sum, m);
+        const float by = 1.0f / sqrtf(sum / D + eps);
+        if (e < D) x = x * by * *reinterpret_cast<const float4 *>(weights + e);
+        if (turned && !adjacent) o = o * by * *reinterpret_cast<const float4 *>(weights + other);
+    }
+    if (!turned) return x;
+    if (adjacent) o = make_float4(x.y, x.x, x.w, x.z);
     float2 t[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -93,7 +117,7 @@ __device__ __forceinline__ float4 rotated(const Few &a, const float *row, unsign
     if (!own) {
 #pragma unroll 1
         for (int i = 0; i < 4; ++i) {
-            const float2 at = cos_sin(float(position) * a.freqs[pair + (adjacent ? i / 2 : i)]);
+            const float2 at = cos_sin(float(position) * freqs[pair + (adjacent ? i / 2 : i)]);
 #pragma unroll
             for (int j = 0; j < 4; ++j)
                 if (i == j) t[j] = at;
@@ -103,28 +127,35 @@ __device__ __forceinline__ float4 rotated(const Few &a, const float *row, unsign
     return make_float4(x.x * t[0].x + o.x * (first * t[0].y), x.y * t[1].x + o.y * (second * t[1].y), x.z * t[2].x + o.z * (first * t[2].y),
                        x.w * t[3].x + o.w * (second * t[3].y));
 }
+// The same of another token, which is rare: not in the text that every launch runs through.
+template <int D> __attribute__((noinline)) __device__ float4 rotated_apart(const float *row, unsigned e, unsigned position, const float2 *angles, const float *freqs, unsigned pairs, bool adjacent,
+                                                                           const float *weights, float eps)
+{
+    return rotated<D>(part_of<D>(row, e, pairs, adjacent), e, position, false, angles, freqs, pairs, adjacent, weights, eps);
+}
 __device__ __forceinline__ void store(__half *to, float4 x)
 {
     const __half2 a = __floats2half2_rn(x.x, x.y), b = __floats2half2_rn(x.z, x.w);
     *reinterpret_cast<uint2 *>(to) = make_uint2(*reinterpret_cast<const unsigned *>(&a), *reinterpret_cast<const unsigned *>(&b));
 }
 
-template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Few &a, __half *keys, __half *values)
+template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Few &a, __half *keys, __half *values, const float *q_norm, const float *k_norm, float eps)
 {
     using Of = Warp<D>;
-    constexpr unsigned CHUNKS = D / 8, TILE = WARPS * Of::POSITIONS, FOURS = D / 4, THREADS = WARPS * 32;
-    constexpr unsigned MADE = HEADS * Of::LINE * 2;
-    // Queries and this step's rows; in the end the warps' results.
+    constexpr unsigned CHUNKS = D / 8, TILE = WARPS * Of::POSITIONS, THREADS = WARPS * 32;
+    constexpr unsigned OWN = HEADS * Of::LINE * 2, MADE = OWN + 2 * D;
+    // Queries, the token's own rows, and others of this step for each warp; in the end the warps' results.
     __shared__ __align__(16) float results[WARPS * HEADS * D];
-    static_assert((MADE + 16 * D) * sizeof(__half) <= sizeof(results), "queries and rows have room");
+    static_assert((MADE + WARPS * 2 * FRESH * D) * sizeof(__half) <= sizeof(results), "queries and rows have room");
     __shared__ float2 angles[D / 2], stats[WARPS][HEADS];
+    __shared__ __align__(16) float weights[2 * D]; // Of the norms of queries and keys.
     __shared__ float units[HEADS], factors[HEADS * MAX_SPLITS];
     __shared__ bool last;
-    __half *queries = reinterpret_cast<__half *>(results), *made = queries + MADE;
 
     const unsigned tid = threadIdx.x, warp = tid / 32, lane = tid % 32, kv_head = blockIdx.y;
+    __half *queries = reinterpret_cast<__half *>(results), *own_rows = queries + OWN, *made = queries + MADE + warp * 2 * FRESH * D;
     const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
-    const bool append = (a.flags & APPEND) != 0;
+    const bool append = (a.flags & APPEND) != 0, adjacent = (a.flags & ADJACENT) != 0;
     // With APPEND what says where a token is and the rows of earlier steps are nothing that launches of this step write: they are read while the
     // launch before this one ends. Every workgroup waits for it, so that the next launch may count on that.
     if (!append || token >= a.tokens) dependency_wait();
@@ -157,12 +188,6 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         const bool there = block < a.blocks;
         if (from < len && from + Of::POSITIONS > begin && !there && lane == 0) note_fault(a.fault, block, a.blocks);
         const unsigned row = ((block * a.kv_heads + kv_head) << a.shift) + (from & mask), valid = there ? min(len - from, unsigned(Of::POSITIONS)) : 0;
-        // The token of this step whose row position `from + lane` is.
-        unsigned newest = ~0u;
-        if (append && lane < valid)
-#pragma unroll 1
-            for (unsigned u = 0; u < a.tokens; ++u)
-                if (a.slots[u] == (block << a.shift | ((from + lane) & mask))) newest = u;
         uint4 k[Of::KEYS], v[Of::VALUES];
 #pragma unroll
         for (int i = 0; i < Of::KEYS; ++i) {
@@ -174,53 +199,94 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
             const unsigned p = Of::value_position(i, lane);
             v[i] = p < valid ? reinterpret_cast<const uint4 *>(values)[size_t(row + p) * CHUNKS + Of::value_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
         }
+        // The token of this step whose row position `from + lane` is.
+        unsigned newest = ~0u;
+        if (append && valid)
+#pragma unroll 1
+            for (unsigned first = 0; first < a.tokens; first += 32) {
+                const unsigned slot = first + lane < a.tokens ? a.slots[first + lane] : ~0u, offset = slot - (block << a.shift | (from & mask));
+                for (unsigned found = __ballot_sync(~0u, offset < valid); found; found &= found - 1) {
+                    const unsigned u = __ffs(found) - 1;
+                    if (__shfl_sync(~0u, offset, u) == lane) newest = first + u;
+                }
+            }
         if (base == start) {
             // While the first tile is on its way: queries and this step's rows.
             for (unsigned i = tid; i < a.pairs; i += THREADS) angles[i] = cos_sin(float(position) * a.freqs[i]);
+            if (eps >= 0)
+                for (unsigned i = tid; i < 2 * D; i += THREADS) weights[i] = i < D ? q_norm[i] : k_norm[i - D];
             __syncthreads();
             dependency_wait();
+            // The workgroup of a token's own position makes its rows too, of which the first slice's is the one that stores them.
+            const bool owns = append && (position / TILE - first_tile) % used == blockIdx.x;
+            const unsigned e = lane * 4, rows = heads + (owns ? 2 : 0);
+            const auto row_at = [&](unsigned h) {
+                const float *row = h < heads ? a.q + size_t(token * a.heads + first_head + h) * D : (h == heads ? a.k : a.v) + size_t(token * a.kv_heads + kv_head) * D;
+                return part_of<D>(row, e, a.pairs, adjacent);
+            };
+            // A warp takes a head or a row; its next one is on its way meanwhile.
+            Part ahead = {};
+            if (warp < rows) ahead = row_at(warp);
 #pragma unroll 1
-            for (unsigned h = warp; h < heads; h += WARPS) {
-                // A warp takes a head: its greatest element becomes one between 1 and 2, for f16's sake. Rows of heads that there are not stay as they are.
-                const unsigned e = lane * 4;
-                const bool in = e < D;
-                const float4 x = in ? rotated(a, a.q + size_t(token * a.heads + first_head + h) * D, e, position, true, angles) * a.scale : make_float4(0, 0, 0, 0);
-                float greatest = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+            for (unsigned h = warp; h < rows; h += WARPS) {
+                const bool in = e < D, query = h < heads;
+                const Part part = ahead;
+                if (h + WARPS < rows) ahead = row_at(h + WARPS);
+                float4 x = part.x;
+                if (h <= heads) x = rotated<D>(part, e, position, true, angles, a.freqs, a.pairs, adjacent, query ? weights : weights + D, eps);
+                if (query) {
+                    // The greatest element becomes one between 1 and 2, for f16's sake. Rows of heads that there are not stay as they are.
+                    x = x * a.scale;
+                    float greatest = fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
 #pragma unroll
-                for (int m = 16; m; m >>= 1) greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, m));
-                const unsigned power = __float_as_uint(greatest) & 0x7f800000, by = power >= 0x10000000 && power <= 0x70000000 ? power : 0x3f800000;
-                if (in) Of::stage(queries, h, e, x * __uint_as_float(0x7f000000 - by));
-                if (lane == 0) units[h] = __uint_as_float(by);
-            }
-            if (append) {
-                // The workgroup of a token's own position stores its rows. The last threads begin, which often have no query.
-                const bool stores = slice == 0 && (position / TILE - first_tile) % used == blockIdx.x;
-                const unsigned slot = a.slots[token];
-#pragma unroll 1
-                for (unsigned i = THREADS - 1 - tid; i < 2 * a.tokens * FOURS; i += THREADS) {
-                    const unsigned r = i / FOURS, u = r / 2, e = i % FOURS * 4, at = a.positions[u];
-                    const size_t start = size_t(u * a.kv_heads + kv_head) * D;
-                    const float4 x = r & 1 ? fresh(a.v + start + e) : rotated(a, a.k + start, e, at, at == position, angles);
-                    store(made + r * D + e, x);
-                    if (!stores || u != token) continue;
+                    for (int m = 16; m; m >>= 1) greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, m));
+                    const unsigned power = __float_as_uint(greatest) & 0x7f800000, by = power >= 0x10000000 && power <= 0x70000000 ? power : 0x3f800000;
+                    if (in) Of::stage(queries, h, e, x * __uint_as_float(0x7f000000 - by));
+                    if (lane == 0) units[h] = __uint_as_float(by);
+                } else if (in) {
+                    const unsigned slot = a.slots[token];
+                    store(own_rows + (h - heads) * D + e, x);
+                    if (slice != 0) continue;
                     if (slot >= a.blocks << a.shift) note_fault(a.fault, slot, a.blocks << a.shift);
-                    else store((r & 1 ? values : keys) + (size_t((slot >> a.shift) * a.kv_heads + kv_head << a.shift) + (slot & mask)) * D + e, x);
+                    else store((h == heads ? keys : values) + (size_t((slot >> a.shift) * a.kv_heads + kv_head << a.shift) + (slot & mask)) * D + e, x);
                 }
             }
             __syncthreads();
             unit = units[lane / 4];
         }
-        if (__any_sync(~0u, newest != ~0u)) {
-            const uint4 *rows = reinterpret_cast<const uint4 *>(made);
+        // Rows of this step among the warp's positions take the place of what was read: first its own token's, then others, FRESH at a time.
+        const bool mine = newest == token && position - base < TILE;
+        unsigned left = __ballot_sync(~0u, newest != ~0u && !mine);
+        const auto take = [&](const uint4 *rows, unsigned rank) {
 #pragma unroll
             for (int i = 0; i < Of::KEYS; ++i) {
-                const unsigned u = __shfl_sync(~0u, newest, Of::key_position(i, lane));
-                if (u != ~0u) k[i] = rows[2 * u * CHUNKS + Of::key_chunk(i, lane)];
+                const unsigned r = __shfl_sync(~0u, rank, Of::key_position(i, lane));
+                if (r < FRESH) k[i] = rows[2 * r * CHUNKS + Of::key_chunk(i, lane)];
             }
 #pragma unroll
             for (int i = 0; i < Of::VALUES; ++i) {
-                const unsigned u = __shfl_sync(~0u, newest, Of::value_position(i, lane));
-                if (u != ~0u) v[i] = rows[(2 * u + 1) * CHUNKS + Of::value_chunk(i, lane)];
+                const unsigned r = __shfl_sync(~0u, rank, Of::value_position(i, lane));
+                if (r < FRESH) v[i] = rows[(2 * r + 1) * CHUNKS + Of::value_chunk(i, lane)];
+            }
+        };
+        if (__any_sync(~0u, mine)) take(reinterpret_cast<const uint4 *>(own_rows), mine ? 0 : ~0u);
+        if (left) {
+            const unsigned e = lane * 4, rank = left >> lane & 1 ? __popc(left & (1u << lane) - 1) : ~0u;
+#pragma unroll 1
+            for (unsigned done = 0; left; done += FRESH) {
+#pragma unroll 1
+                for (unsigned row = 0; row < FRESH && left; ++row, left &= left - 1) {
+                    const unsigned u = __shfl_sync(~0u, newest, __ffs(left) - 1);
+                    const size_t start = size_t(u * a.kv_heads + kv_head) * D;
+                    const float4 key = rotated_apart<D>(a.k + start, e, a.positions[u], angles, a.freqs, a.pairs, adjacent, weights + D, eps);
+                    if (e < D) {
+                        store(made + 2 * row * D + e, key);
+                        store(made + (2 * row + 1) * D + e, fresh(a.v + start + e));
+                    }
+                }
+                __syncwarp();
+                take(reinterpret_cast<const uint4 *>(made), rank - done);
+                __syncwarp();
             }
         }
         if (from >= len || from + Of::POSITIONS <= begin) continue;
@@ -256,18 +322,21 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
 }
 
 // attention over f16 caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D], 1 << shift at least 16. Grid: splits, kv_heads,
-// tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode (attention_decode.k), 8 heads at a time.
+// tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode
+// (attention_decode.k), 8 heads at a time, whether the result is bf16, and the weights of norms of queries and keys before their rotation with
+// what is added to the mean square: less than 0 for no norms.
 #define ATTENTION_FEW(D, WARPS) \
 KERNEL_ALONE(attention_few_##D##_##WARPS, WARPS * 32, IN(0, float, q), IN(1, float, k), IN(2, float, v), IN(3, uint, positions), IN(4, uint, sequences), \
-    IN(5, uint, slots), IN(6, uint, table), IN(7, float, freqs), OUT(8, __half, keys), OUT(9, __half, values), OUT(10, float, out), OUT(11, float, partial), \
+    IN(5, uint, slots), IN(6, uint, table), IN(7, float, freqs), OUT(8, __half, keys), OUT(9, __half, values), OUT(10, void, out), OUT(11, float, partial), \
     OUT(12, float, stats), OUT(13, uint, counters), FAULT(14), COUNT(15, tokens), VAL(19, uint, heads), VAL(20, uint, kv_heads), VAL(21, uint, sizes), \
     VAL(22, uint, shift), VAL(23, uint, blocks), VAL(24, uint, rows), VAL(25, uint, columns), VAL(26, uint, flags), VAL(27, uint, splits), \
-    VAL(28, float, scale), IN(29, float, sinks), VAL(30, float, cap)) \
+    VAL(28, float, scale), IN(29, float, sinks), VAL(30, float, cap), VAL(31, uint, narrow), \
+    EARLY(32, float, q_norm), EARLY(33, float, k_norm), VAL(34, float, eps)) \
 { \
     dependency_launch(); \
     const Few a = {q, k, v, positions, sequences, slots, table, freqs, out, partial, stats, counters, fault, COUNTED(tokens), heads, kv_heads, \
-                   shift, blocks, rows, columns, sizes >> PAIRS, flags, splits, scale, slots, sinks, cap}; \
-    attend<D, WARPS>(a, keys, values); \
+                   shift, blocks, rows, columns, sizes >> PAIRS, flags, splits, scale, slots, sinks, cap, narrow != 0}; \
+    attend<D, WARPS>(a, keys, values, q_norm, k_norm, eps); \
 }
 ATTENTION_FEW(64, 4)
 ATTENTION_FEW(128, 4)

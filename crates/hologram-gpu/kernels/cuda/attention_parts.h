@@ -11,13 +11,15 @@ struct Few {
     const float *q, *k, *v;
     const unsigned *positions, *sequences, *slots, *table;
     const float *freqs;
-    float *out, *partial, *stats;
+    void *out; // f32, or bf16 where `narrow`.
+    float *partial, *stats;
     unsigned *counters, *fault;
     unsigned tokens, heads, kv_heads, shift, blocks, rows, columns, pairs, flags, splits;
     float scale;
     const unsigned *firsts;
     const float *sinks;
     float cap;
+    bool narrow;
 };
 
 // What the launch before wrote.
@@ -60,7 +62,11 @@ template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(
     }
     __syncthreads();
     const unsigned part = place * a.splits + blockIdx.x, fours = heads * FOURS;
-    float *out = a.out + size_t(token * a.heads + first_head) * D;
+    const auto write = [&](unsigned f, float4 x) {
+        const size_t at = size_t(token * a.heads + first_head) * D + f * 4;
+        if (a.narrow) *reinterpret_cast<uint2 *>(reinterpret_cast<__nv_bfloat16 *>(a.out) + at) = make_uint2(pair_bf16(x.x, x.y), pair_bf16(x.z, x.w));
+        else *reinterpret_cast<float4 *>(reinterpret_cast<float *>(a.out) + at) = x;
+    };
     for (unsigned f = tid; f < fours; f += THREADS) {
         const unsigned head = f / FOURS;
         float m = LOWEST, l = 0;
@@ -75,7 +81,7 @@ template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(
             t = t + *reinterpret_cast<const float4 *>(results + w * HEADS * D + f * 4) * by;
         }
         if (used == 1) {
-            *reinterpret_cast<float4 *>(out + f * 4) = t * __fdividef(1.0f, l);
+            write(f, t * __fdividef(1.0f, l));
         } else {
             *reinterpret_cast<float4 *>(a.partial + size_t(part) * HEADS * D + f * 4) = t;
             if (f % FOURS == 0) *reinterpret_cast<float2 *>(a.stats + (part * HEADS + head) * 2) = make_float2(m, l);
@@ -127,6 +133,6 @@ template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(
             if (s0 >= used) break;
             ahead(f, s0);
         }
-        *reinterpret_cast<float4 *>(out + f * 4) = t;
+        write(f, t);
     }
 }

@@ -12,5 +12,5 @@
         const Operands in = {&x, &w0, &w1, &w2, s0, s1, s2, h0, h1, h2, nullptr, k, 0};                                                        \
         multiply<PACKED + planes::W, false, GROUPS, N, PARTS>(in, Matrices{m0, m1, m2, (Mode)mode}, add, y0, y1, y2, narrow, step, slot, n, splits);   \
     }
-#define WIDE_OF(name, W, ...) WIDE(name, W, 2, 32, 1) WIDE(name, W, 3, 32, 1) WIDE(name, W, 3, 64, 1) WIDE(name, W, 2, 64, 1) WIDE(name, W, 2, 256, 1)
+#define WIDE_OF(name, W, ...) WIDE(name, W, 2, 32, 1) WIDE(name, W, 3, 64, 1) WIDE(name, W, 2, 64, 1) WIDE(name, W, 2, 256, 1)
 PACKED_TYPES(WIDE_OF)

@@ -13,8 +13,14 @@ use super::super::launch::{launch, launch_of, single};
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
 use super::{Cache, Numbers, Operands, Sizes};
 
-/// The most tokens of a step that may append rows which its other tokens read.
-pub(super) const MAX_APPEND: usize = 8;
+/// The most tokens of a step that may append rows which its other tokens read: each workgroup makes the rows that it
+/// reads. Of the kernels for tensor cores (on an NVIDIA H200 64 tokens of 8 key/value heads, which are more workgroups
+/// than there is room for at a time, are slower so by 2 % of a step), and of the others, whose workgroups make all.
+const MAX_APPEND: usize = 32;
+const MAX_APPEND_ALL: usize = 8;
+
+/// A value of ε that means: no norm.
+const NO_NORM: f32 = -1.0;
 
 /// The most elements of a head.
 const MOST_ELEMENTS: usize = 256;
@@ -40,6 +46,14 @@ pub(super) struct Fresh {
     pub pairs: usize,
     /// Whether a pair is elements 2i and 2i + 1.
     pub adjacent: bool,
+    /// Weights of norms of queries and of keys before their rotation, and what is added to the mean square.
+    pub norms: Option<([Memory; 2], f32)>,
+}
+
+/// Where the result goes, and whether it is `bf16`.
+pub(super) struct Out {
+    pub place: Memory,
+    pub narrow: bool,
 }
 
 /// A kernel's arguments besides the operands.
@@ -55,7 +69,7 @@ pub(super) fn kernel(
     sizes: Sizes,
     operands: Operands,
     more: More,
-    out: Memory,
+    Out { place: out, narrow }: Out,
     step: Memory,
     scale: f32,
     target: Target,
@@ -70,6 +84,15 @@ pub(super) fn kernel(
     let coded = matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four);
     let on_tensor_cores = (sizes.cache == Cache::F16 || coded) && made_for != 0 && sizes.shift >= 4 && target.has(80);
     let apple = target.is_apple();
+    let most = if on_tensor_cores { MAX_APPEND } else { MAX_APPEND_ALL };
+    let (appends, norms) = match &more {
+        More::Fresh(fresh) => (true, fresh.norms),
+        More::Scales(_) => (false, None),
+    };
+    if appends && tokens.max() > most || (narrow || norms.is_some()) && (!on_tensor_cores || coded) {
+        return None;
+    }
+    let ([q_norm, k_norm], eps) = norms.unwrap_or(([Memory::Null; 2], NO_NORM));
     let cache = match sizes.cache {
         Cache::F32 => "float",
         Cache::F16 => "half",
@@ -162,7 +185,7 @@ pub(super) fn kernel(
     }
     // The kernels for caches of floats, from either text.
     macro_rules! floats {
-        ($kernel:ident) => {
+        ($kernel:ident $(, $own:ident $(: $value:expr)?)*) => {
             $kernel {
                 q,
                 k,
@@ -191,12 +214,14 @@ pub(super) fn kernel(
                 scale,
                 sinks,
                 cap,
+                $($own $(: $value)?,)*
             }
         };
     }
     let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
     let launch = if on_tensor_cores && !coded {
-        launch(floats!(AttentionFew), format!("attention_few_{d}_{simds}"), grid, threads)?
+        let args = floats!(AttentionFew, narrow: u32::from(narrow), q_norm, k_norm, eps);
+        launch(args, format!("attention_few_{d}_{simds}"), grid, threads)?
     } else if coded {
         // The kernels for caches of codes, from either text.
         macro_rules! codes {

@@ -1,11 +1,11 @@
 //! Rotary embedding of q and k, the two cache updates, and the attention after them: with attention for few tokens,
 //! without it for any number.
 
-use hologram_device::{CacheUpdate, DType, Extent, Fused, FusedAttention, GroupSpec, RopeStyle};
+use hologram_device::{CacheUpdate, DType, Extent, Fused, FusedAttention, FusedNorm, GroupSpec, RopeStyle};
 
 use super::super::kernels::rope_append::RopeAppend;
 use super::super::launch::{Count, Places, all_f32, launch, number, single};
-use super::super::{NativeKernel, Target};
+use super::super::{FEW_TOKENS_AS_F32, NativeKernel, Target};
 use super::{Cache, Operands, Sizes, few};
 
 /// The most pairs whose angles kernels keep.
@@ -38,6 +38,7 @@ pub(in super::super) fn find_group(group: &GroupSpec, target: Target) -> Option<
     let Fused::CacheUpdate(update) = &group.fused else { return None };
     let pairs = pairs(group, update)?;
     match &update.attention {
+        None if update.norms.is_some() => None,
         None => rope_append(group, update, pairs),
         Some(attention) => attend(group, update, attention, pairs, target),
     }
@@ -52,12 +53,20 @@ fn attend(
     target: Target,
 ) -> Option<NativeKernel> {
     let (positions, sequences, table) = (update.positions, attention.sequences, attention.table);
-    let output = &group.nodes.last()?.output;
+    let (output, attended) = (&group.nodes.last()?.output, &group.nodes.get(update.attention_node())?.output);
     let tensor = |i: usize| group.inputs.get(i);
     let specs = [update.q, update.keys, update.values, positions, sequences, table].map(tensor);
     let [Some(q), Some(keys), Some(values), Some(p), Some(s), Some(t)] = specs else { return None };
-    let sizes = Sizes::of([q, keys, values, p, s, t], output)?.seeing(attention.window)?.capped(attention.cap);
-    if sizes.tokens.max() > few::MAX_APPEND || matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four) {
+    let sizes = Sizes::of([q, keys, values, p, s, t], attended)?.seeing(attention.window)?.capped(attention.cap);
+    let weights = |norm: &FusedNorm| tensor(norm.weights).is_some_and(|w| all_f32([w]) && w.shape[..] == q.shape[2..]);
+    if !update.norms.iter().flatten().all(weights) {
+        return None;
+    }
+    if !sizes.are_few(q) || matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four) {
+        return None;
+    }
+    // With fewer tokens products take f32, or convert it themselves.
+    if attention.bf16 && sizes.tokens.max() <= FEW_TOKENS_AS_F32 {
         return None;
     }
     let places = Places::of_group(group, output);
@@ -71,9 +80,11 @@ fn attend(
         frequencies: places.input(update.frequencies, 0),
         pairs,
         adjacent: update.style == RopeStyle::Adjacent,
+        norms: update.norms.map(|norms| (norms.map(|norm| input(norm.weights)), norms[0].eps)),
     };
     let more = few::More::Fresh(fresh);
-    few::kernel(sizes, operands, more, places.output(0), places.step(), attention.scale, target)
+    let out = few::Out { place: places.output(0), narrow: attention.bf16 };
+    few::kernel(sizes, operands, more, out, places.step(), attention.scale, target)
 }
 
 /// The update alone: one workgroup per token.

@@ -111,6 +111,12 @@ impl Sizes {
         })
     }
 
+    /// Whether kernels for few tokens are faster than those for many; each may belong to a sequence of its own.
+    fn are_few(&self, q: &TensorSpec) -> bool {
+        let (tokens, independent) = (self.tokens.max(), q.shape.first().is_some_and(|n| n.is_independent()));
+        independent || tokens <= FEW_TOKENS || tokens <= self.rows.min(FEW_SEQUENCES)
+    }
+
     /// Sets the window; `None` if no kernel serves it.
     fn seeing(self, window: Option<u32>) -> Option<Sizes> {
         let window = window.filter(|n| (*n as usize) < self.columns << self.shift);
@@ -182,13 +188,11 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let input = |i| places.input(i, 0);
     let operands =
         Operands { firsts: firsts.map(input), sinks: sinks.map(input), ..Operands::of([0, 1, 2, 3, 4, 5].map(input)) };
-    let tokens = sizes.tokens.max();
     let scales = match sizes.cache {
         Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
         Cache::F32 | Cache::F16 | Cache::Floats => [Memory::Null, Memory::Null],
     };
-    let independent = q.shape.first().is_some_and(|n| n.is_independent());
-    let few = independent || tokens <= FEW_TOKENS || tokens <= sizes.rows.min(FEW_SEQUENCES);
+    let few = sizes.are_few(q);
     if let Some(kernel) =
         wide::kernel(sizes, operands, &places, scale, few || precision == AttentionPrecision::F32, target)
     {
@@ -204,6 +208,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     };
     let many = if few { None } else { many() };
     many.or_else(|| {
-        few::kernel(sizes, operands, few::More::Scales(scales), places.output(0), places.step(), scale, target)
+        let out = few::Out { place: places.output(0), narrow: false };
+        few::kernel(sizes, operands, few::More::Scales(scales), out, places.step(), scale, target)
     })
 }

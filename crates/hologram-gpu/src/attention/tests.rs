@@ -197,7 +197,12 @@ fn attention_is_served_by_tokens_size_and_precision() {
 
 /// The decoder's group: inputs q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table.
 fn group(tokens: usize, attended: bool) -> GroupSpec {
-    let spec_of_attention = spec(tokens, 64, DType::F32, 1, 0);
+    group_of(tokens, attended, DType::F32, 1)
+}
+
+/// The same with a cache of this type, of as many sequences.
+fn group_of(tokens: usize, attended: bool, cache: DType, sequences: usize) -> GroupSpec {
+    let spec_of_attention = spec(tokens, 64, cache, sequences, 0);
     let [q, cache, _, index, _, table] =
         <[TensorSpec; 6]>::try_from(spec_of_attention.inputs.clone()).expect("six inputs");
     let k = tensor(DType::F32, &[index.shape[0], Extent::Fixed(2), Extent::Fixed(64)]);
@@ -232,6 +237,37 @@ fn groups_are_matched_by_structure() {
     assert_eq!(served(&group(512, false)).as_deref(), Some("rope_append_f32"));
     // More tokens than the limit of rows appended in the step.
     assert_eq!(served(&group(9, true)), None);
+    assert_eq!(served(&group_of(9, true, DType::F16, 1)), None);
+    // On tensor cores workgroups make the rows that they read, and may store their results as bf16.
+    for (tokens, sequences, alone, converted) in [
+        (2, 8, Some(0), None),
+        (3, 8, Some(0), Some(1)),
+        (32, 32, Some(0), Some(1)),
+        (33, 128, None, None),
+        (32, 31, None, None),
+    ] {
+        let narrow = |group: GroupSpec| {
+            let kernel = find_group(&group, TARGET)?;
+            let [Part::Kernel(launch)] = &kernel.parts[..] else { panic!("{kernel:?}") };
+            assert_eq!(launch.entry, "attention_few_64_4");
+            Some(launch.filled::<AttentionFew>().narrow)
+        };
+        let plain = group_of(tokens, true, DType::F16, sequences);
+        let cast = plain.clone().changed(|group| {
+            let of = group.nodes[4].output.clone();
+            // The product after it takes heads as one row.
+            let shape = vec![of.shape[0], Extent::Fixed(of.row_len() * 8)];
+            let output = TensorSpec { format: DType::BF16, shape };
+            group.nodes.push(GroupNode {
+                op: Operation::Cast,
+                operands: vec![Operand::Node(4)],
+                output,
+                in_place: None,
+            });
+            group.outputs = vec![5];
+        });
+        assert_eq!((narrow(plain), cast.and_then(narrow)), (alone, converted), "{tokens} tokens");
+    }
     // Keys and values, and q and k, in reverse order.
     let other = group(1, true).changed(|other| {
         other.nodes.swap(2, 3);

@@ -279,6 +279,7 @@ pub(super) fn choose(product: &Product, multiprocessors: usize) -> Tile {
         (&LONG, tokens) if packed => exact && *tokens == 32,
         (&LONG, tokens) => product.w == DType::Q4Planes && whole && product.tokens.max() <= *tokens,
         (2, 64) if packed => product.packed_type() != Some(BlockType::F8_E4M3),
+        (3, 32) if packed => product.packed_type() == Some(BlockType::F8_E4M3),
         _ if packed => WIDE.contains(&(*groups, *tokens)),
         (3, 64 | 32) => false,
         (2, 128 | 32) => true,

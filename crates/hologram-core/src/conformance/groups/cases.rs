@@ -203,16 +203,17 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     }
     for (style, kv) in [(RopeStyle::Adjacent, Type::F32), (RopeStyle::HalfSplit, Type::F16)] {
         for attention in [None, Some(AttentionPrecision::F32.into())] {
-            let mut cache = |tokens, heads, d, first, batched| {
-                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched, sinks: false });
+            let mut cache = |tokens, heads, d, first, each| {
+                let (sinks, bf16, norms) = (false, false, false);
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, each, sinks, bf16, norms });
                 cases.push(GroupCase { tokens, kind });
             };
-            cache((1, 1), (4, 1), 64, 0, false);
-            cache((1, 1), (8, 2), 128, 201, false);
-            cache((1, 1), (3, 3), 80, 31, false);
-            cache((1, 1), (8, 2), 64, 400, false);
-            cache((4, 3), (6, 2), 64, 40, true);
-            cache((40, 35), (4, 2), 64, 30, false);
+            cache((1, 1), (4, 1), 64, 0, None);
+            cache((1, 1), (8, 2), 128, 201, None);
+            cache((1, 1), (3, 3), 80, 31, None);
+            cache((1, 1), (8, 2), 64, 400, None);
+            cache((4, 3), (6, 2), 64, 40, Some(1));
+            cache((40, 35), (4, 2), 64, 30, None);
         }
     }
     // Windows that end within a tile of any kernel.
@@ -230,9 +231,29 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         // With the longer windows a cap and sinks as well.
         for sinks in [false, true].into_iter().filter(|sinks| !sinks || window > 100 || d == 128) {
             let attention = attention.map(|options| AttentionOptions { cap: sinks.then_some(2.0), ..options });
-            for (tokens, first, batched) in [((1, 1), 201, false), ((4, 3), 40, true), ((40, 35), 130, false)] {
-                let style = RopeStyle::HalfSplit;
-                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, batched, sinks });
+            for (tokens, first, each) in [((1, 1), 201, None), ((4, 3), 40, Some(1)), ((40, 35), 130, None)] {
+                let (style, bf16, norms) = (RopeStyle::HalfSplit, false, false);
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, each, sinks, bf16, norms });
+                cases.push(GroupCase { tokens, kind });
+            }
+        }
+    }
+    // Many tokens that store rows which others of their sequence read, within a tile of a kernel and across several.
+    for (style, tokens, heads, d, first, each) in [
+        (RopeStyle::HalfSplit, (1, 1), (8, 2), 128, 300, 1),
+        (RopeStyle::Adjacent, (5, 4), (4, 1), 64, 60, 2),
+        (RopeStyle::HalfSplit, (20, 17), (8, 2), 128, 100, 1),
+        (RopeStyle::HalfSplit, (32, 32), (4, 1), 64, 50, 1),
+        (RopeStyle::Adjacent, (32, 31), (16, 2), 128, 120, 5),
+        (RopeStyle::HalfSplit, (30, 30), (10, 1), 128, 3, 24),
+        (RopeStyle::Adjacent, (32, 32), (4, 2), 64, 7, 32),
+    ] {
+        for window in [None, Some(33)] {
+            let precision = AttentionPrecision::F32;
+            let attention = Some(AttentionOptions { precision, window, ..AttentionOptions::default() });
+            let (each, kv, sinks, bf16) = (Some(each), Type::F16, false, window.is_none());
+            for norms in [false, true] {
+                let kind = Kind::Cache(Cache { attention, style, kv, heads, d, first, each, sinks, bf16, norms });
                 cases.push(GroupCase { tokens, kind });
             }
         }
@@ -240,7 +261,18 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     // Query heads of a key/value head that do not divide the rows of a kernel's workgroup, for several workgroups.
     let attention = Some(AttentionPrecision::F32.into());
     let (style, kv) = (RopeStyle::HalfSplit, Type::F16);
-    let cache = Cache { attention, style, kv, heads: (7, 1), d: 64, first: 0, batched: false, sinks: false };
+    let cache = Cache {
+        attention,
+        style,
+        kv,
+        heads: (7, 1),
+        d: 64,
+        first: 0,
+        each: None,
+        sinks: false,
+        bf16: false,
+        norms: false,
+    };
     cases.push(GroupCase { tokens: (130, 127), kind: Kind::Cache(cache) });
     cases.extend(recurrent::cases().map(|(tokens, layer)| GroupCase { tokens, kind: Kind::Recurrent(layer) }));
     let attention = Some(AttentionPrecision::BF16.into());
@@ -251,8 +283,10 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         heads: (8, 2),
         d: 128,
         first: 17,
-        batched: false,
+        each: None,
         sinks: false,
+        bf16: false,
+        norms: false,
     };
     cases.push(GroupCase { tokens: (96, 70), kind: Kind::Cache(cache) });
     cases
