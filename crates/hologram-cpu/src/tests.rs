@@ -26,7 +26,7 @@ macro_rules! with_tests {
             kv_append = native::kv_append::tests { stores_each_head_in_its_slot }
             matmul = native::matmul::tests {
                 groups_of_32 groups_of_32_with_other_blocks floats_of_4_bits_and_grids super_blocks ternary_groups
-                float_activations experts_multiply_their_slots independent_tokens_do_not_depend_on_others
+                float_activations infinities_are_as_in_f32 experts_multiply_their_slots independent_tokens_do_not_depend_on_others
                 what_is_not_served
             }
             narrow = native::narrow::tests { agrees_with_single_conversions }
