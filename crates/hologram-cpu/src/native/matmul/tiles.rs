@@ -26,7 +26,7 @@ pub struct TileMatmul {
     problem: Problem,
     /// The dequantizer of each part of the weights; `None` if they are `bf16`.
     weights: Vec<Option<Decode>>,
-    /// The pairs of parts, of tokens and of weights, that are multiplied.
+    /// The pairs of parts, of tokens and of weights, that are multiplied; of `f32` weights the first, see [`six`].
     products: &'static [(usize, usize)],
 }
 
@@ -40,12 +40,15 @@ const TILE: usize = 1024;
 const CHUNK: usize = 512;
 /// The same if tokens have several parts.
 const CHUNK_OF_PARTS: usize = 128;
+/// Bytes of a panel's chunk of a part, and panels of a piece, of `f32` weights.
+const SIX_PANEL: usize = CHUNK_OF_PARTS * SIDE * 2;
+const SIX_PANELS: usize = 32;
 /// The longest rows that are multiplied whole, so that sums need no memory.
 const WHOLE: usize = 768;
 /// Bytes of a piece's panels, at most.
 const PANELS_BYTES: usize = 384 << 10;
 /// The most pairs of parts.
-const MOST_PRODUCTS: usize = 6;
+const MOST_PRODUCTS: usize = 5;
 /// Bytes of the sums of two tiles of tokens and two panels: 32 rows of 32 values.
 const SUMS: usize = 4 * TILE;
 /// Bytes of a row of these sums.
@@ -73,7 +76,7 @@ impl TileMatmul {
             }
             (DType::F32, DType::F32) => {
                 let parts: [Decode; 3] = [parts::of_row::<0>, parts::of_row::<1>, parts::of_row::<2>];
-                (parts.map(Some).to_vec(), &[(2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (0, 0)])
+                (parts.map(Some).to_vec(), &[(0, 0)])
             }
             _ => return None,
         };
@@ -85,9 +88,9 @@ impl TileMatmul {
         if self.problem.x.format == DType::F32 { 3 } else { 1 }
     }
 
-    /// Bytes of a part of all packed tokens.
-    fn part_bytes(&self, n: usize) -> usize {
-        Self::token_tiles(n) * SIDE * self.problem.k * 2
+    /// Bytes of a packed tile of tokens: for each step of depth a tile of each part.
+    fn packed_bytes(&self) -> usize {
+        self.token_parts() * SIDE * self.problem.k * 2
     }
 
     /// Tiles of tokens, an even number.
@@ -95,11 +98,11 @@ impl TileMatmul {
         n.div_ceil(2 * SIDE) * 2
     }
 
-    /// Copies tokens into tiles, part by part. Each tile has 16 tokens and 32 elements, a row of 64 bytes per token;
+    /// Copies tokens into tiles. Each tile has 16 tokens and 32 elements, a row of 64 bytes per token;
     /// rows without a token are 0.
     fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
         let (k, to) = (self.problem.k, worker.shared_scratch().data);
-        let (row, part) = (k * 2, self.part_bytes(o.n));
+        let (row, parts, tile_bytes) = (k * 2, self.token_parts(), self.packed_bytes());
         while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
             if self.in_place() && (tile / 2 + 1) * 2 * SIDE <= o.n {
                 continue;
@@ -115,13 +118,13 @@ impl TileMatmul {
                     // SAFETY: the shared scratch holds the tiles of the maximum number of tokens; the token's elements
                     // exist; AMX comes with AVX-512.
                     unsafe {
-                        let to = to.add(tile * SIDE * row + step * TILE + r * 64);
+                        let to = to.add(tile * tile_bytes + step * parts * TILE + r * 64);
                         if token >= o.n {
-                            (0..self.token_parts()).for_each(|p| to.add(p * part).write_bytes(0, 64));
-                        } else if self.token_parts() == 1 {
+                            (0..parts).for_each(|part| to.add(part * TILE).write_bytes(0, 64));
+                        } else if parts == 1 {
                             std::ptr::copy_nonoverlapping(o.x.as_ptr().add(token * row + step * 64), to, 64);
                         } else {
-                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, part);
+                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, TILE);
                         }
                     }
                 }
@@ -171,6 +174,9 @@ impl TileMatmul {
 
     /// Panels of a piece, at most: their chunk stays in the second-level cache.
     fn most_panels(&self) -> usize {
+        if self.problem.w == DType::F32 {
+            return SIX_PANELS;
+        }
         (PANELS_BYTES / (self.weights.len() * self.panel_bytes())).max(2) / 2 * 2
     }
 
@@ -195,7 +201,6 @@ impl TileMatmul {
             let panels = scratch.add(SIDE * decoded(chunk));
             (scratch, panels, panels.add(self.weights.len() * most * panel_bytes))
         };
-        let part_bytes = self.part_bytes(o.n);
         let count = (m.div_ceil(SIDE) / (worker.count * 2)).clamp(2, most) / 2 * 2;
         let mut configured = false;
         while let Some(piece) = worker.next(m.div_ceil(SIDE * count)) {
@@ -231,17 +236,19 @@ impl TileMatmul {
                             let (x, x_row, x_step) = if self.in_place() && whole_tokens {
                                 (o.x.as_ptr().add(token * k * 2), k * 2, DEPTH * 2)
                             } else {
-                                (packed.add(token * k * 2 + from / DEPTH * TILE).cast_const(), DEPTH * 2, TILE)
+                                let (tile, step) = (token / SIDE, self.token_parts() * TILE);
+                                let at = tile * self.packed_bytes() + from / DEPTH * step;
+                                (packed.add(at).cast_const(), DEPTH * 2, step)
                             };
                             let sum = sums.add((pair * most + p) / 2 * SUMS);
                             let mut pairs = [(x, panels.cast_const()); MOST_PRODUCTS];
                             for (pair, (of_x, of_w)) in pairs.iter_mut().zip(self.products) {
                                 let w = panels.add((of_w * most + p) * panel_bytes);
-                                *pair = (x.add(of_x * part_bytes), w.cast_const());
+                                *pair = (x.add(of_x * TILE), w.cast_const());
                             }
                             let y = (o.y.data.add(token * m + first).cast(), m * 4);
                             let (to, to_row) = if whole { y } else { (sum, SUM_ROW) };
-                            four(&Four {
+                            let operands = Four {
                                 from: if from == 0 { std::ptr::null() } else { sum },
                                 from_row: SUM_ROW,
                                 to,
@@ -249,11 +256,16 @@ impl TileMatmul {
                                 steps: len / DEPTH,
                                 pairs: pairs.as_ptr(),
                                 end: pairs.as_ptr().add(self.products.len()),
-                                x_apart: SIDE * k * 2,
+                                x_apart: self.packed_bytes(),
                                 w_apart: panel_bytes,
                                 x_row,
                                 x_step,
-                            });
+                            };
+                            if self.problem.w == DType::F32 {
+                                six(&operands)
+                            } else {
+                                four(&operands)
+                            }
                             if self.problem.w == DType::F32 && whole {
                                 nan_again(o, token..token + 2 * SIDE, first..first + 2 * SIDE);
                             }
@@ -313,7 +325,7 @@ impl NativeKernel for TileMatmul {
     }
 
     fn shared_scratch(&self) -> usize {
-        self.token_parts() * self.part_bytes(self.problem.x.max_rows())
+        Self::token_tiles(self.problem.x.max_rows()) * self.packed_bytes()
     }
 
     fn worker_scratch(&self) -> usize {
@@ -385,7 +397,7 @@ fn release() {
     }
 }
 
-/// The operands of [`four`]; the assembly knows the fields' order.
+/// The operands of [`four`] and [`six`]; the assembly knows the fields' order.
 #[repr(C)]
 struct Four {
     /// The sums to add to, 32 rows of 32 values; null: zeros.
@@ -409,80 +421,147 @@ struct Four {
     x_step: usize,
 }
 
-/// Two tiles of tokens times two panels, over some tiles of depth, for each of the pairs; adds to sums and stores them.
+/// Defines a function that multiplies two tiles of tokens with two panels, adds to sums and stores them; `body` does so
+/// with sums in tiles 0 to 3, where the first tile of tokens is at `pair`, and the first panel 8 bytes behind.
 ///
 /// The tokens' tiles are to stay in the nearest cache while panels pass through it, which the hint of `tileloaddt1`
 /// gives: without it, chunks that are longer than a third of that cache evict each other.
-///
-/// # Safety
-/// The processor has AMX and its tiles are configured; the named memory exists.
-unsafe fn four(operands: &Four) {
-    // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one block
-    // to the next.
-    unsafe {
-        asm!(
-            "mov {a}, [{o}]",
-            "test {a}, {a}",
-            "jnz 2f",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "jmp 3f",
-            "2:",
-            "mov {n}, [{o} + 8]",
-            "tileloadd tmm0, [{a} + {n}]",
-            "tileloadd tmm1, [{a} + {n} + 64]",
-            "mov {x}, {n}",
-            "shl {x}, 4",
-            "add {a}, {x}",
-            "tileloadd tmm2, [{a} + {n}]",
-            "tileloadd tmm3, [{a} + {n} + 64]",
-            "3:",
-            "mov {pair}, [{o} + 40]",
-            "mov {x_row}, [{o} + 72]",
-            "mov {x_step}, [{o} + 80]",
-            "4:",
-            "mov {x}, [{pair}]",
-            "mov {w}, [{pair} + 8]",
-            "mov {x_2}, [{o} + 56]",
-            "add {x_2}, {x}",
-            "mov {w_2}, [{o} + 64]",
-            "add {w_2}, {w}",
-            "mov {n}, [{o} + 32]",
-            "5:",
-            "tileloadd tmm4, [{x} + {x_row}]",
-            "tileloaddt1 tmm6, [{w} + {s}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloaddt1 tmm7, [{w_2} + {s}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{x_2} + {x_row}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {x}, {x_step}",
-            "add {x_2}, {x_step}",
-            "add {w}, 1024",
-            "add {w_2}, 1024",
-            "dec {n}",
-            "jnz 5b",
-            "add {pair}, 16",
-            "cmp {pair}, [{o} + 48]",
-            "jne 4b",
-            "mov {a}, [{o} + 16]",
-            "mov {n}, [{o} + 24]",
-            "tilestored [{a} + {n}], tmm0",
-            "tilestored [{a} + {n} + 64], tmm1",
-            "mov {x}, {n}",
-            "shl {x}, 4",
-            "add {a}, {x}",
-            "tilestored [{a} + {n}], tmm2",
-            "tilestored [{a} + {n} + 64], tmm3",
-            o = in(reg) operands, s = in(reg) 64usize,
-            a = out(reg) _, n = out(reg) _, pair = out(reg) _, x_row = out(reg) _, x_step = out(reg) _,
-            x = out(reg) _, x_2 = out(reg) _, w = out(reg) _, w_2 = out(reg) _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack)
-        );
-    }
+macro_rules! products {
+    ($(#[$doc:meta])* $name:ident: $($body:literal),* ; $($operands:tt)*) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The processor has AMX and its tiles are configured; the named memory exists.
+        unsafe fn $name(operands: &Four) {
+            // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one
+            // block to the next.
+            unsafe {
+                asm!(
+                    "mov {a}, [{o}]",
+                    "test {a}, {a}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "jmp 3f",
+                    "2:",
+                    "mov {n}, [{o} + 8]",
+                    "tileloadd tmm0, [{a} + {n}]",
+                    "tileloadd tmm1, [{a} + {n} + 64]",
+                    "mov {x}, {n}",
+                    "shl {x}, 4",
+                    "add {a}, {x}",
+                    "tileloadd tmm2, [{a} + {n}]",
+                    "tileloadd tmm3, [{a} + {n} + 64]",
+                    "3:",
+                    "mov {pair}, [{o} + 40]",
+                    "mov {x_row}, [{o} + 72]",
+                    "mov {x_step}, [{o} + 80]",
+                    "4:",
+                    "mov {x}, [{pair}]",
+                    "mov {w}, [{pair} + 8]",
+                    "mov {x_2}, [{o} + 56]",
+                    "add {x_2}, {x}",
+                    "mov {w_2}, [{o} + 64]",
+                    "add {w_2}, {w}",
+                    "mov {n}, [{o} + 32]",
+                    $($body,)*
+                    "mov {a}, [{o} + 16]",
+                    "mov {n}, [{o} + 24]",
+                    "tilestored [{a} + {n}], tmm0",
+                    "tilestored [{a} + {n} + 64], tmm1",
+                    "mov {x}, {n}",
+                    "shl {x}, 4",
+                    "add {a}, {x}",
+                    "tilestored [{a} + {n}], tmm2",
+                    "tilestored [{a} + {n} + 64], tmm3",
+                    o = in(reg) operands, s = in(reg) 64usize,
+                    a = out(reg) _, n = out(reg) _, pair = out(reg) _, x_row = out(reg) _, x_step = out(reg) _,
+                    x = out(reg) _, x_2 = out(reg) _, w = out(reg) _, w_2 = out(reg) _,
+                    $($operands)*
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack)
+                );
+            }
+        }
+    };
+}
+
+products! {
+    /// The products of each of the pairs.
+    four:
+    "5:",
+    "tileloadd tmm4, [{x} + {x_row}]",
+    "tileloaddt1 tmm6, [{w} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {x_row}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "add {x}, {x_step}",
+    "add {x_2}, {x_step}",
+    "add {w}, 1024",
+    "add {w_2}, 1024",
+    "dec {n}",
+    "jnz 5b",
+    "add {pair}, 16",
+    "cmp {pair}, [{o} + 48]",
+    "jne 4b";
+}
+
+products! {
+    /// The six products of three parts of tokens, and three of weights. Tiles of weights come from the second-level
+    /// cache once, and of 24 tiles that products read 16 are loaded.
+    six:
+    "5:",
+    "tileloadd tmm4, [{x} + {s} + 2048]",
+    "tileloaddt1 tmm6, [{w} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 2048]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s} + 1024]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 1024]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloaddt1 tmm6, [{w} + {s} + {part}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s} + {part}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s} + 1024]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 1024]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s}]",
+    "tileloaddt1 tmm6, [{w} + {s} + 2 * {part}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s} + 2 * {part}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "add {x}, {x_step}",
+    "add {x_2}, {x_step}",
+    "add {w}, 1024",
+    "add {w_2}, 1024",
+    "dec {n}",
+    "jnz 5b";
+    part = const SIX_PANELS * SIX_PANEL,
 }
