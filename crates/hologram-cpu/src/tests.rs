@@ -19,6 +19,7 @@ macro_rules! with_tests {
             batch_matmul = native::batch_matmul::tests {
                 products_of_every_type_are_exact_for_any_number_of_workers the_number_of_workers_changes_no_bit
             }
+            biased = native::biased::tests { agrees_with_the_definition }
             cast = native::cast::tests { rounds_to_nearest_even rounds_as_one_number_does }
             copy = native::copy::tests { copies_every_byte_and_no_other }
             elementwise = native::elementwise::tests { operands_repeat agrees_with_the_definition non_temporal_stores_give_the_same }
