@@ -19,6 +19,7 @@ macro_rules! with_tests {
             batch_matmul = native::batch_matmul::tests {
                 products_of_every_type_are_exact_for_any_number_of_workers the_number_of_workers_changes_no_bit
             }
+            biased = native::biased::tests { agrees_with_the_definition }
             cast = native::cast::tests { rounds_to_nearest_even rounds_as_one_number_does }
             copy = native::copy::tests { copies_every_byte_and_no_other }
             elementwise = native::elementwise::tests { operands_repeat agrees_with_the_definition non_temporal_stores_give_the_same }
@@ -26,7 +27,7 @@ macro_rules! with_tests {
             kv_append = native::kv_append::tests { stores_each_head_in_its_slot }
             matmul = native::matmul::tests {
                 groups_of_32 groups_of_32_with_other_blocks floats_of_4_bits_and_grids super_blocks ternary_groups
-                float_activations experts_multiply_their_slots independent_tokens_do_not_depend_on_others
+                float_activations infinities_are_as_in_f32 experts_multiply_their_slots independent_tokens_do_not_depend_on_others
                 what_is_not_served
             }
             narrow = native::narrow::tests { agrees_with_single_conversions }

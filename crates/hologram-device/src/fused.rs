@@ -18,6 +18,8 @@ pub enum Fused {
     Norms(Norms),
     /// `add add [add]?`: sums of a tensor and a bias each, which are the same elements for all rows.
     Biases(Vec<(usize, usize)>),
+    /// A bias and the operation after it.
+    Biased(Biased),
     /// A norm whose result silu of a gate multiplies.
     NormGate(NormGate),
     /// Rotary embedding and the cache's updates, with or without the attention that reads them.
@@ -213,6 +215,29 @@ pub struct Norms {
     pub norms: [FusedNorm; 2],
 }
 
+/// `add [gelu | add] [cast]?`: a tensor and its bias, which is the same for all rows, and the operation after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Biased {
+    /// The tensor.
+    pub x: usize,
+    /// The bias.
+    pub bias: usize,
+    /// The operation on their sum.
+    pub after: AfterBias,
+}
+
+/// The operation on the sum of a tensor and its bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterBias {
+    /// GELU, with the error function.
+    Gelu,
+    /// Addition of a tensor of the same shape.
+    Add {
+        /// The tensor.
+        residual: usize,
+    },
+}
+
 /// `rms_norm swiglu`: silu(gate) · norm(x).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormGate {
@@ -289,7 +314,9 @@ impl Fused {
             }
             Operation::SortBlocks { axis, descending } => group.sort_lines(*axis, *descending),
             Operation::TopK { .. } | Operation::Softmax { .. } => group.route().map(Fused::Route),
-            Operation::Elementwise(Elementwise::Add) => group.biases().map(Fused::Biases),
+            Operation::Elementwise(Elementwise::Add) => {
+                group.biases().map(Fused::Biases).or_else(|| group.biased().map(Fused::Biased))
+            }
             Operation::ExpertMatmul { .. } => group.experts().map(Fused::Experts),
             _ if nodes.get(1).is_some_and(|n| matches!(n.op, Operation::ExpertMatmul { .. })) => {
                 group.experts().map(Fused::Experts)
@@ -371,6 +398,30 @@ impl Nodes<'_> {
         let all = self.nodes.iter().map(sum).collect::<Option<Vec<_>>>()?;
         let each = self.outputs.iter().copied().eq(0..self.nodes.len());
         (each && (2..=3).contains(&all.len())).then_some(all)
+    }
+
+    fn biased(&self) -> Option<Biased> {
+        let [sum, after, rest @ ..] = self.nodes else { return None };
+        let [x, bias] = sum.operands[..] else { return None };
+        let (x, bias) = (self.input(x)?, self.input(bias)?);
+        let of = &self.inputs[x];
+        let after_bias = match (&after.op, &after.operands[..]) {
+            (Operation::Elementwise(Elementwise::Gelu), [Operand::Node(0)]) => AfterBias::Gelu,
+            (Operation::Elementwise(Elementwise::Add), [Operand::Node(0), other] | [other, Operand::Node(0)]) => {
+                let residual = self.input(*other)?;
+                (self.inputs[residual] == *of).then_some(AfterBias::Add { residual })?
+            }
+            _ => return None,
+        };
+        let narrow = match rest {
+            [] => true,
+            [cast] => Self::conversion(cast)? == (Operand::Node(1), Conversion::Cast) && cast.output.shape == of.shape,
+            _ => false,
+        };
+        let fits = [sum, after].iter().all(|n| n.in_place.is_none() && n.output == *of)
+            && self.inputs[bias].shape[..] == of.shape[of.shape.len().saturating_sub(1)..]
+            && self.outputs == [self.nodes.len() - 1];
+        (fits && narrow).then_some(Biased { x, bias, after: after_bias })
     }
 
     fn norms(&self) -> Option<Norms> {

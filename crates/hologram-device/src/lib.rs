@@ -38,9 +38,9 @@ pub use format::{
     Values, View,
 };
 pub use fused::{
-    AfterExperts, AfterProducts, CacheUpdate, Conversion, Decay, Fused, FusedAttention, FusedConv, FusedExperts,
-    FusedNorm, FusedProduct, FusedProducts, FusedRecurrence, Gate, NormConvert, NormGate, Norms, Route, Router, Rows,
-    SORT_BLOCK, Strength,
+    AfterBias, AfterExperts, AfterProducts, Biased, CacheUpdate, Conversion, Decay, Fused, FusedAttention, FusedConv,
+    FusedExperts, FusedNorm, FusedProduct, FusedProducts, FusedRecurrence, Gate, NormConvert, NormGate, Norms, Route,
+    Router, Rows, SORT_BLOCK, Strength,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;

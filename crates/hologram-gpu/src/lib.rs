@@ -304,6 +304,8 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
     match fused {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::Biases(_) => &[biases::find_group],
+        // Their programs are bound by memory.
+        Fused::Biased(_) => &[],
         Fused::Norms(_) => &[rms_norm::find_pair],
         Fused::NormGate(_) => &[rms_norm::find_gated],
         Fused::CacheUpdate(_) => &[attention::find_group],

@@ -24,6 +24,7 @@ mod models;
 mod not_run;
 mod perplexity;
 mod placement;
+mod plan_size;
 pub mod quantize;
 mod random;
 pub mod safetensors;

@@ -3,7 +3,6 @@
 mod changes;
 mod flight;
 mod parts;
-mod plan_size;
 mod probabilities;
 mod run;
 mod snapshots;
@@ -20,6 +19,7 @@ use hologram_core::{Executor, Plan};
 use crate::error::{LlmError, Result};
 use crate::kv::{BLOCK_SIZE, CACHE_TYPES, KvCache, Prefix};
 use crate::models::decoder::{Bucket, Decoder, Results, SumName};
+use crate::plan_size::plan_size;
 use crate::sampling::{Sampler, SamplerConfig};
 use crate::snapshot::Identity;
 
@@ -27,7 +27,6 @@ use changes::Sampling;
 pub(crate) use changes::{Change, MAX_ENTRIES, TokenChange};
 use flight::{Chosen, Flight};
 pub(crate) use flight::{Gives, NEXT, Next};
-use plan_size::plan_size;
 pub(crate) use probabilities::Probabilities;
 
 /// Options of a session.

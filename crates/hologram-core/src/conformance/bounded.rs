@@ -101,6 +101,8 @@ fn carried(op: &SharedOp, format: DType, operands: &[&Bounded], own: &Reference)
         }
         // The slope of silu is at most 1.1.
         (Operation::Elementwise(Elementwise::Silu), [x]) => x.bounds.iter().map(|b| 1.1 * b).collect(),
+        // The slope of GELU is at most 1.13.
+        (Operation::Elementwise(Elementwise::Gelu), [x]) => x.bounds.iter().map(|b| 1.13 * b).collect(),
         (Operation::Elementwise(Elementwise::Swiglu), [gate, up]) => pairs(gate, up, |(g, bg), (u, bu)| {
             // The slope of silu is at most 1.1.
             let silu = (g / (1.0 + (-g).exp())).abs();

@@ -36,6 +36,7 @@ enum Kind {
     Products(Products),
     Norms(Norms),
     Biases(Biases),
+    Biased(Biased),
     Route(Route),
     Router(Router),
     Experts(Experts),
@@ -85,6 +86,14 @@ enum End {
 /// Biases of tensors of these widths.
 #[derive(Clone, Debug)]
 struct Biases(Vec<usize>);
+
+/// A tensor of this width, its bias, and GELU or the sum with another tensor, converted.
+#[derive(Clone, Debug)]
+struct Biased {
+    width: usize,
+    gelu: bool,
+    convert: Convert,
+}
 
 /// Two norms, of this many heads.
 #[derive(Clone, Debug)]
@@ -219,6 +228,21 @@ impl Biases {
     }
 }
 
+impl Biased {
+    fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
+        let tensor = CaseInput::normal(DType::F32, &[TOKENS, self.width.into()]);
+        let (x, bias) = (d.leaf(tensor.clone())?, d.leaf(CaseInput::normal(DType::F32, &[self.width.into()]))?);
+        let y = d.graph.add(x, bias)?;
+        let y = if self.gelu {
+            d.graph.gelu(y)?
+        } else {
+            let residual = d.leaf(tensor)?;
+            d.graph.add(residual, y)?
+        };
+        Ok(vec![self.convert.apply(&mut d.graph, y)?])
+    }
+}
+
 impl Norms {
     fn build(&self, d: &mut Drawing<'_>) -> Result<Vec<NodeId>> {
         let mut results = Vec::new();
@@ -291,6 +315,7 @@ impl GroupCase {
         match &self.kind {
             Kind::Products(p) => self.tokens.1 * p.k * p.rows.iter().sum::<usize>().max(1),
             Kind::Biases(b) => self.tokens.1 * b.0.iter().sum::<usize>(),
+            Kind::Biased(b) => self.tokens.1 * b.width,
             Kind::Norms(n) => self.tokens.1 * (n.heads.0 + n.heads.1) * n.d,
             Kind::Route(r) => self.tokens.1 * r.n,
             Kind::Router(r) => self.tokens.1 * r.n * r.width,
@@ -307,7 +332,9 @@ impl GroupCase {
     fn dtype(&self) -> String {
         let (convert, weights) = match &self.kind {
             Kind::Products(p) => (p.convert, p.weights),
-            Kind::Biases(_) | Kind::Norms(_) | Kind::Route(_) | Kind::Recurrent(_) => return "f32".into(),
+            Kind::Biases(_) | Kind::Biased(_) | Kind::Norms(_) | Kind::Route(_) | Kind::Recurrent(_) => {
+                return "f32".into();
+            }
             Kind::Router(r) => (r.convert, DType::F32),
             Kind::Experts(e) => (e.convert, e.weights),
             Kind::Cache(c) => return c.kv.name().into(),
@@ -370,6 +397,7 @@ impl GroupCase {
         let wanted = match &self.kind {
             Kind::Products(p) => p.build(&mut d)?,
             Kind::Biases(b) => b.build(&mut d)?,
+            Kind::Biased(b) => b.build(&mut d)?,
             Kind::Norms(n) => n.build(&mut d)?,
             Kind::Route(r) => r.build(&mut d)?,
             Kind::Router(r) => r.build(&mut d)?,
@@ -404,7 +432,9 @@ impl GroupCase {
         }
         plan.fill_arena(POISON)?;
         plan.run()?;
-        let grouped = native && plan.launches() < d.graph.steps().len();
+        // Chains of elementwise operations are one step before they are one group.
+        let fewer = plan.launches() < d.graph.steps().len();
+        let grouped = native && (fewer || matches!(self.kind, Kind::Biased(_)));
         Ok(Some(Ran { drawn, plan, grouped }))
     }
 }

@@ -60,7 +60,8 @@ impl Graph {
             let pattern = self.pattern(&steps[at..]);
             let body = at + pattern.prologue;
             let ranges = pattern.bodies.iter().flat_map(|len| (at..=body).map(move |start| start..body + len));
-            let mut ranges: Vec<Range<usize>> = ranges.filter(|r| r.len() > 1).collect();
+            let mut ranges: Vec<Range<usize>> =
+                ranges.filter(|r| r.len() > 1 || !steps[r.start].fused.is_empty()).collect();
             ranges.sort_by_key(|r| Reverse(r.len()));
             let found = ranges.into_iter().find_map(offer);
             let before = at..found.as_ref().map_or(body, |g| g.steps.start);
@@ -80,8 +81,10 @@ impl Graph {
     ///   their gate with or without its conversion, or one product and an addition to it;
     /// - `rms_norm [quantize | cast]` alone, and two norms;
     /// - additions of two or three biases;
+    /// - a chain of a bias's addition and GELU or another addition, with or without a conversion;
     /// - rotary embedding of queries and keys and the cache's two updates, with or without the attention that reads
-    ///   them, its result converted or not, and with or without norms before all; with attention, positions, slots, tables and the cache's earlier content must be given before the run;
+    ///   them, its result converted or not, and with or without norms before all; with attention, positions, slots,
+    ///   tables and the cache's earlier content must be given before the run;
     /// - a norm, a router's product, its choice, and the conversion of the norm's result for the experts;
     /// - a router's choice: the softmax of rows, their greatest elements and these elements' values, or the softmax
     ///   last;
@@ -95,6 +98,14 @@ impl Graph {
         let op = |i: usize| steps.get(i).and_then(|s| self.single(s));
         let reads = |user: usize, of: usize| steps[user].inputs.iter().any(|i| self.storage(*i) == steps[of].root);
         let is_norm = |i: usize| matches!(op(i), Some(Operation::RmsNorm { .. }));
+        // A bias and the operation after it, in a chain of its own.
+        if let Some(Step { fused, .. }) = steps.first()
+            && let [first, second, ..] = fused[..]
+        {
+            let is = |id, of: Elementwise| self.op(id).is_some_and(|op| op.operation() == of.into());
+            let biased = is(first, Elementwise::Add) && (is(second, Elementwise::Gelu) || is(second, Elementwise::Add));
+            return Pattern { prologue: 0, bodies: if biased { vec![1] } else { Vec::new() } };
+        }
         let is_rope = |i: usize| matches!(op(i), Some(Operation::Rope { .. }));
         // Bodies that begin with two rotations.
         let of_cache = |first: usize| -> Vec<usize> {

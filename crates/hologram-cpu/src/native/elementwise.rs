@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{DType, ElementLoss, KernelSpec, Operation, TensorSpec};
+use hologram_device::{DType, ElementLoss, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::decompose::{Scalar, exp};
 
 use crate::features::Features;
@@ -72,7 +72,8 @@ struct Repeated {
     apply: fn(Isa, &[f32], &[f32], &mut [f32], bool),
     repeats: [Repeat; 2],
     columns: usize,
-    len: usize,
+    output: TensorSpec,
+    uses_step: bool,
 }
 
 /// The native kernel for an operation of the table; `None` for any other spec.
@@ -102,14 +103,17 @@ fn repeated(spec: &KernelSpec, apply: Apply, features: Features) -> Option<Repea
     let arithmetic = matches!(spec.op, Operation::Elementwise(E::Add | E::Sub | E::Mul | E::Div));
     let all = [a, b, &spec.output];
     let served = arithmetic && spec.in_place.is_none() && all.iter().all(|t| t.format == DType::F32);
-    if !served || spec.uses_step() || (*a == spec.output && *b == spec.output) {
+    // Only the slowest dimension may vary; operands that have it vary alike.
+    let fixed = |t: &TensorSpec| t.shape.iter().all(|e| matches!(e, Extent::Fixed(_)));
+    let varies = !fixed(&spec.output);
+    let alike = !varies || (is_dense(&spec.output) && [a, b].iter().all(|t| **t == spec.output || fixed(t)));
+    if !served || !alike || (spec.uses_step() && !varies) || (*a == spec.output && *b == spec.output) {
         return None;
     }
     let sizes = |t: &TensorSpec| t.shape.iter().map(|e| e.max()).collect::<Vec<_>>();
     let out = sizes(&spec.output);
-    let len: usize = out.iter().product();
     // Rows are the last dimensions of the output, as many as make every operand whole, a row, or an element per row.
-    (0..out.len()).find_map(|d| {
+    (usize::from(varies)..out.len()).find_map(|d| {
         let (rows, columns): (usize, usize) = (out[..d].iter().product(), out[d..].iter().product());
         let repeat = |t: &TensorSpec| {
             let own = sizes(t);
@@ -127,7 +131,8 @@ fn repeated(spec: &KernelSpec, apply: Apply, features: Features) -> Option<Repea
         };
         let repeats = [repeat(a)?, repeat(b)?];
         let enough = columns >= LEAST_COLUMNS && rows > 0;
-        enough.then_some(Repeated { isa: Isa::widest(features), apply, repeats, columns, len })
+        let (isa, output) = (Isa::widest(features), spec.output.clone());
+        enough.then_some(Repeated { isa, apply, repeats, columns, output, uses_step: varies })
     })
 }
 
@@ -139,7 +144,8 @@ impl NativeKernel for Repeated {
         /// An operand's element per row, as a part of the row.
         #[repr(align(64))]
         struct Part([f32; PIECE]);
-        let (len, columns) = (self.len, self.columns);
+        let len = elements(&self.output, if self.uses_step { args.step() } else { &[] });
+        let columns = self.columns;
         let rows = len / columns;
         let elements = self.repeats.map(|repeat| match repeat {
             Repeat::Never => len,
@@ -395,6 +401,19 @@ pub(crate) mod tests {
                         assert_eq!(result.to_bits(), want.to_bits(), "{op:?} of {a:?} and {b:?}: {i}");
                     }
                 }
+            }
+        }
+        // The run has fewer rows than the most.
+        let rows = TensorSpec { format: DType::F32, shape: vec![Extent::step(0, 9), Extent::Fixed(70)] };
+        let (x, y) = (Random(1).floats(9 * 70), Random(2).floats(70));
+        for features in feature_sets() {
+            let inputs = vec![rows.clone(), f32s(&[70])];
+            let spec = KernelSpec { op: E::Add.into(), inputs, output: rows.clone(), in_place: None };
+            let out = Memory::filled(9 * 70 * 4, 0xff);
+            let mut memory = vec![Memory::of(&x), Memory::of(&y), out, Memory::of(&[5u32])];
+            launch(&*find(&spec, features).expect("served"), &mut memory, 2).expect("runs");
+            for (i, sum) in memory[2].elements::<f32>().iter().enumerate() {
+                assert!(if i < 5 * 70 { *sum == x[i] + y[i % 70] } else { sum.is_nan() }, "{features:?}: {i}");
             }
         }
         // Neither a row nor an element per row, and rows that are too short.

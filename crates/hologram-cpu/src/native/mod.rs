@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod bandwidth;
 pub(crate) mod batch_matmul;
+pub(crate) mod biased;
 pub(crate) mod cast;
 mod causal_conv;
 mod columns;
@@ -95,8 +96,11 @@ pub(crate) fn find(spec: &KernelSpec, features: Features) -> Option<Arc<dyn Nati
     kernels(&spec.op).iter().find_map(|find| find(spec, features))
 }
 
-/// The single operation that computes a group, if a kernel for it exists: a sort of whole lines.
+/// The kernel for a group and the spec of its launch, if there is one: for biases, and for a sort of whole lines.
 pub(crate) fn find_group(group: &GroupSpec, features: Features) -> Option<(Arc<dyn NativeKernel>, KernelSpec)> {
+    if let Some(found) = biased::find_group(group, features) {
+        return Some(found);
+    }
     let spec = sort::of_group(group)?;
     Some((find(&spec, features)?, spec))
 }

@@ -11,6 +11,7 @@ use crate::error::{LlmError, Result};
 use crate::kv::KvCache;
 use crate::model::Model;
 use crate::models::decoder::{Bucket, Decoder, Results};
+use crate::plan_size::plan_size;
 
 /// Fewest tokens of a step that a cache has room for.
 const TOKENS: usize = 2048;
@@ -105,7 +106,7 @@ impl Encoder {
         }
         let mut table = Vec::new();
         self.cache.write_table(&mut table);
-        let size = |n: usize| n.max(1).next_power_of_two().min(self.batch);
+        let size = |n: usize| plan_size(n).min(self.batch);
         let (tokens, outputs) = (size(count), size(rows.len()));
         let bucket =
             Bucket { tokens, full: false, outputs, results: Results::Hidden, precision: None, independent: false };

@@ -4,7 +4,7 @@ use hologram_backends::DType;
 use hologram_isa::Type;
 
 use super::experts::{Experts, Route, Router};
-use super::{Biases, Cache, Convert, End, GroupCase, Kind, Norms, Products};
+use super::{Biased, Biases, Cache, Convert, End, GroupCase, Kind, Norms, Products};
 use crate::conformance::recurrent;
 use crate::ops::{AttentionOptions, AttentionPrecision, RopeStyle};
 
@@ -148,6 +148,13 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     }
     for (tokens, widths) in [((1, 1), vec![4096, 512, 512]), ((9, 7), vec![33, 20])] {
         cases.push(GroupCase { tokens, kind: Kind::Biases(Biases(widths)) });
+    }
+    for (tokens, width) in [((1, 1), 3072), ((9, 7), 33), ((70, 64), 768)] {
+        for (gelu, convert) in
+            [(true, Convert::None), (true, Convert::BF16), (false, Convert::None), (false, Convert::BF16)]
+        {
+            cases.push(GroupCase { tokens, kind: Kind::Biased(Biased { width, gelu, convert }) });
+        }
     }
     for (tokens, heads, d) in
         [((1, 1), (32, 4), 128), ((5, 3), (3, 1), 256), ((20, 17), (4, 4), 1100), ((130, 127), (34, 7), 64)]

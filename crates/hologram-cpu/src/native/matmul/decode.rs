@@ -17,6 +17,9 @@ pub fn decoder(format: DType, k: usize) -> Option<Decode> {
     if !k.is_multiple_of(64) || !k.is_multiple_of(format.block_len()) {
         return None;
     }
+    if format == DType::Q8_0 {
+        return Some(q8_0);
+    }
     for_format!(format, super of_super, block of_block, nibbles of_block)
 }
 
@@ -116,6 +119,25 @@ unsafe fn blocks_of_32<B: Block32>(row: *const u8, first: usize, count: usize, t
                 });
                 store(codes, factors, to.add((from + 2 * pair) * 32));
             }
+        }
+    }
+}
+
+/// The most frequent of these blocks, a scale and 32 signed codes, in fewer steps.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c")]
+unsafe fn q8_0(row: *const u8, first: usize, count: usize, to: *mut u16) {
+    // SAFETY: the function's features; the blocks exist and there is room for their values, as the caller promises.
+    unsafe {
+        for b in 0..count / 32 {
+            let block = row.add((first / 32 + b) * 34);
+            let scale = _mm512_cvtph_ps(_mm256_set1_epi16(block.cast::<i16>().read_unaligned()));
+            let half = |at: usize| {
+                let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(block.add(2 + at).cast()));
+                _mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale)
+            };
+            // Both types are 512 bits.
+            let values: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(half(16), half(0)));
+            _mm512_storeu_si512(to.add(32 * b).cast(), values);
         }
     }
 }

@@ -52,3 +52,18 @@ pub unsafe fn of_f16<const PART: usize>(row: *const u8, first: usize, count: usi
         }
     }
 }
+
+/// Part `PART` of `f32` values of a row: as [`of_f16`].
+///
+/// # Safety
+/// The processor has AVX-512; the values can be read and as many `bf16` written.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub unsafe fn of_row<const PART: usize>(row: *const u8, first: usize, count: usize, to: *mut u16) {
+    for at in (0..count).step_by(16) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let x = _mm512_loadu_ps(row.cast::<f32>().add(first + at));
+            _mm256_storeu_si256(to.add(at).cast(), parts::<3>(x)[PART]);
+        }
+    }
+}

@@ -217,12 +217,41 @@ pub(crate) fn float_activations() {
     for w in [DType::F16, DType::BF16] {
         check(|_| DType::F32, w, (&[4, 5, 6, 7, 8, 17, 32, 40], &[1, 17, 100, 300], &[32, 64, 768, 1088]));
     }
-    check(|_| DType::F32, DType::F32, (&[3, 8, 17, 32], &[1, 100], &[64, 1088]));
+    check(|_| DType::F32, DType::F32, (&[3, 8, 17, 32, 65, 100], &[1, 100], &[64, 768, 1088]));
     check(|_| DType::BF16, DType::BF16, (&[4, 6, 7, 9, 24, 32], &[1, 17, 100, 300], &[32, 64, 1088, 2112]));
     check(|_| DType::BF16, DType::BF16, (NS, MS, &[1, 33, 100, 768, 2048, 2090]));
     check(|_| DType::BF16, DType::Q4_K, (&[33], &[300], &[1280]));
+    // Several pieces of whole rows and of chunks.
+    for w in [DType::BF16, DType::Q8_0] {
+        check(|_| DType::BF16, w, (&[33, 64], &[1100], &[704, 1600]));
+    }
     for w in DType::BLOCKS.into_iter().filter(|w| super::has_tiles(*w) && !w.is_ternary()) {
         check(|_| DType::BF16, w, (&[8, 17, 64], &[1, 17, 100], &[64, 768]));
+    }
+}
+
+/// Sums of `f32` that parts of infinities and of the greatest numbers would spoil.
+pub(crate) fn infinities_are_as_in_f32() {
+    let (n, m, k) = (70, 40, 160);
+    let fixed = |shape: [usize; 2]| TensorSpec { format: DType::F32, shape: shape.map(Extent::Fixed).to_vec() };
+    let spec = KernelSpec {
+        op: Operation::Matmul,
+        inputs: vec![fixed([n, k]), fixed([m, k])],
+        output: fixed([n, m]),
+        in_place: None,
+    };
+    let (mut x, mut w) = (vec![1.0f32; n * k], vec![0.5f32; m * k]);
+    (x[3 * k + 7], x[69 * k], x[20 * k + 1]) = (f32::INFINITY, f32::NEG_INFINITY, f32::NAN);
+    (w[5 * k], w[39 * k + 159], x[6 * k + 159]) = (f32::NEG_INFINITY, f32::MAX, 0.25);
+    for features in feature_sets() {
+        let mut buffers = vec![Memory::of(&x), Memory::of(&w), Memory::filled(n * m * 4, 0xff)];
+        launch(&*find(&spec, features).expect("served"), &mut buffers, 2).expect("runs");
+        for (i, y) in buffers[2].elements::<f32>().iter().enumerate() {
+            let products = x[i / m * k..][..k].iter().zip(&w[i % m * k..][..k]);
+            let want = products.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>() as f32;
+            let same = if want.is_nan() { y.is_nan() } else { *y == want };
+            assert!(same, "{features:?}: token {} row {}: {y} is not {want}", i / m, i % m);
+        }
     }
 }
 

@@ -1,28 +1,32 @@
 //! Products of many tokens in `bf16` on AMX tiles: 16 × 32 times 32 × 16 elements per instruction.
 //!
-//! `f32` tokens times `f16` or `bf16` weights are as exact as in `f32`, by products of their [`parts`]. A result that
-//! involves an infinity may be NaN. Even with five products per `f32` product this is several times as fast.
+//! `f32` tokens times `f32`, `f16` or `bf16` weights are as exact as in `f32`, by products of their [`parts`], unless
+//! numbers are below 2⁻¹¹⁰, whose last parts count as zero. A result that involves an infinity may be NaN; with `f32`
+//! weights NaNs are computed again in `f32`. Five products per `f32` product are still several times as fast, and six
+//! faster.
 //!
 //! Tokens are copied into tiles once. A piece of work is some panels of 16 weight rows. A chunk of their elements is
 //! dequantized to `bf16` and interleaved, then multiplied with all tokens' tiles, two by two. The sums stay in the
 //! worker's memory until the last chunk, which stores whole tiles to the output.
 
 use std::arch::asm;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hologram_device::DType;
 
 use super::decode::{Decode, decoder};
-use super::{NativeKernel, Operands, Problem, parts, prefetch_lines};
+use super::plain::dot_f32;
+use super::{NativeKernel, Operands, Problem, parts};
 use crate::features::Features;
 use crate::kernel::{Args, Worker};
 
-/// The kernel for `bf16` tokens with `bf16` or quantised weights, and for `f32` tokens with `f16` or `bf16` weights.
+/// The kernel for `bf16` tokens with `bf16` or quantised weights, and for `f32` tokens with weights of floats.
 pub struct TileMatmul {
     problem: Problem,
     /// The dequantizer of each part of the weights; `None` if they are `bf16`.
     weights: Vec<Option<Decode>>,
-    /// The pairs of parts, of tokens and of weights, that are multiplied.
+    /// The pairs of parts, of tokens and of weights, that are multiplied; of `f32` weights the first, see [`six`].
     products: &'static [(usize, usize)],
 }
 
@@ -32,24 +36,32 @@ const SIDE: usize = 16;
 const DEPTH: usize = 32;
 /// Bytes of a tile.
 const TILE: usize = 1024;
-/// Elements of a row that are multiplied at a time.
-const CHUNK: usize = 256;
-/// Panels of a piece.
-const PANELS: usize = 8;
+/// Elements of a row that are multiplied at a time, if it has more than [`WHOLE`].
+const CHUNK: usize = 512;
+/// The same if tokens have several parts.
+const CHUNK_OF_PARTS: usize = 128;
+/// Bytes of a panel's chunk of a part, and panels of a piece, of `f32` weights.
+const SIX_PANEL: usize = CHUNK_OF_PARTS * SIDE * 2;
+const SIX_PANELS: usize = 32;
+/// The longest rows that are multiplied whole, so that sums need no memory.
+const WHOLE: usize = 768;
+/// Bytes of a piece's panels, at most.
+const PANELS_BYTES: usize = 384 << 10;
+/// The most pairs of parts.
+const MOST_PRODUCTS: usize = 5;
 /// Bytes of the sums of two tiles of tokens and two panels: 32 rows of 32 values.
 const SUMS: usize = 4 * TILE;
 /// Bytes of a row of these sums.
 const SUM_ROW: usize = SUMS / (2 * SIDE);
-/// Bytes of a panel's chunk.
-const PANEL: usize = CHUNK * SIDE * 2;
-/// Bytes from a dequantized row to the next: rows whose distance is a power of two would share few sets of a cache.
-const DECODED: usize = CHUNK * 2 + 64;
 /// The fewest tokens for which tiles pay.
 pub const FEWEST: usize = 8;
+/// The same with `f32` weights.
+const FEWEST_F32: usize = 64;
 
 impl TileMatmul {
     pub fn find(problem: &Problem, features: Features) -> Option<Arc<dyn NativeKernel>> {
-        let served = features.amx && problem.k.is_multiple_of(DEPTH) && problem.x.max_rows() >= FEWEST;
+        let fewest = if problem.w == DType::F32 { FEWEST_F32 } else { FEWEST };
+        let served = features.amx && problem.k.is_multiple_of(DEPTH) && problem.x.max_rows() >= fewest;
         if !served {
             return None;
         }
@@ -62,6 +74,10 @@ impl TileMatmul {
                 let parts: [Decode; 2] = [parts::of_f16::<0>, parts::of_f16::<1>];
                 (parts.map(Some).to_vec(), &[(2, 0), (1, 1), (1, 0), (0, 1), (0, 0)])
             }
+            (DType::F32, DType::F32) => {
+                let parts: [Decode; 3] = [parts::of_row::<0>, parts::of_row::<1>, parts::of_row::<2>];
+                (parts.map(Some).to_vec(), &[(0, 0)])
+            }
             _ => return None,
         };
         Some(Arc::new(TileMatmul { problem: problem.clone(), weights, products }))
@@ -72,14 +88,9 @@ impl TileMatmul {
         if self.problem.x.format == DType::F32 { 3 } else { 1 }
     }
 
-    /// Bytes of a piece's panels.
-    fn panel_bytes(&self) -> usize {
-        self.weights.len() * PANELS * PANEL
-    }
-
-    /// Bytes of a part of all packed tokens.
-    fn part_bytes(&self, n: usize) -> usize {
-        Self::token_tiles(n) * SIDE * self.problem.k * 2
+    /// Bytes of a packed tile of tokens: for each step of depth a tile of each part.
+    fn packed_bytes(&self) -> usize {
+        self.token_parts() * SIDE * self.problem.k * 2
     }
 
     /// Tiles of tokens, an even number.
@@ -87,12 +98,15 @@ impl TileMatmul {
         n.div_ceil(2 * SIDE) * 2
     }
 
-    /// Copies tokens into tiles, part by part. Each tile has 16 tokens and 32 elements, a row of 64 bytes per token;
+    /// Copies tokens into tiles. Each tile has 16 tokens and 32 elements, a row of 64 bytes per token;
     /// rows without a token are 0.
     fn pack(&self, o: &Operands<'_>, worker: &Worker<'_>) {
         let (k, to) = (self.problem.k, worker.shared_scratch().data);
-        let (row, part) = (k * 2, self.part_bytes(o.n));
+        let (row, parts, tile_bytes) = (k * 2, self.token_parts(), self.packed_bytes());
         while let Some(tile) = worker.next(Self::token_tiles(o.n)) {
+            if self.in_place() && (tile / 2 + 1) * 2 * SIDE <= o.n {
+                continue;
+            }
             if self.token_parts() == 1 && (tile + 1) * SIDE <= o.n {
                 // SAFETY: all tokens of the tile exist, and it lies in the shared scratch; AMX comes with AVX-512.
                 unsafe { pack_whole(o.x.as_ptr().add(tile * SIDE * row), row, to.add(tile * SIDE * row)) };
@@ -104,13 +118,13 @@ impl TileMatmul {
                     // SAFETY: the shared scratch holds the tiles of the maximum number of tokens; the token's elements
                     // exist; AMX comes with AVX-512.
                     unsafe {
-                        let to = to.add(tile * SIDE * row + step * TILE + r * 64);
+                        let to = to.add(tile * tile_bytes + step * parts * TILE + r * 64);
                         if token >= o.n {
-                            (0..self.token_parts()).for_each(|p| to.add(p * part).write_bytes(0, 64));
-                        } else if self.token_parts() == 1 {
+                            (0..parts).for_each(|part| to.add(part * TILE).write_bytes(0, 64));
+                        } else if parts == 1 {
                             std::ptr::copy_nonoverlapping(o.x.as_ptr().add(token * row + step * 64), to, 64);
                         } else {
-                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, part);
+                            parts::of_f32(o.x.as_ptr().cast::<f32>().add(token * k + step * DEPTH), to, TILE);
                         }
                     }
                 }
@@ -136,10 +150,11 @@ impl TileMatmul {
         unsafe {
             let (rows, bytes) = match self.weights[part] {
                 Some(decode) => {
+                    let bytes = decoded(self.chunk());
                     for r in 0..count {
-                        decode(o.row(first + r).as_ptr(), from, len, buffer.add(r * DECODED).cast());
+                        decode(o.row(first + r).as_ptr(), from, len, buffer.add(r * bytes).cast());
                     }
-                    (buffer.cast_const(), DECODED)
+                    (buffer.cast_const(), bytes)
                 }
                 None => (o.row(first).as_ptr().add(from * 2), o.row_bytes),
             };
@@ -147,15 +162,46 @@ impl TileMatmul {
         }
     }
 
+    /// Elements of a row that are multiplied at a time: two tiles of tokens stay in the nearest cache.
+    fn chunk(&self) -> usize {
+        let k = self.problem.k;
+        match self.token_parts() {
+            1 if k <= WHOLE => k,
+            1 => CHUNK,
+            _ => CHUNK_OF_PARTS,
+        }
+    }
+
+    /// Panels of a piece, at most: their chunk stays in the second-level cache.
+    fn most_panels(&self) -> usize {
+        if self.problem.w == DType::F32 {
+            return SIX_PANELS;
+        }
+        (PANELS_BYTES / (self.weights.len() * self.panel_bytes())).max(2) / 2 * 2
+    }
+
+    /// Bytes of a part of a panel's chunk.
+    fn panel_bytes(&self) -> usize {
+        self.chunk() * SIDE * 2
+    }
+
+    /// Whether tokens are read where they lie, but for those of an incomplete pair of tiles: rows that are multiplied
+    /// whole are dense, so that they share the nearest cache's sets evenly.
+    fn in_place(&self) -> bool {
+        self.token_parts() == 1 && self.chunk() == self.problem.k
+    }
+
     fn multiply(&self, o: &Operands<'_>, worker: &mut Worker<'_>) {
         let (k, m) = (self.problem.k, self.problem.m);
         let (tiles, packed) = (Self::token_tiles(o.n), worker.shared_scratch().data);
+        let (chunk, panel_bytes, most) = (self.chunk(), self.panel_bytes(), self.most_panels());
         let scratch = worker.scratch.as_mut_ptr();
         // SAFETY: the scratch holds dequantized rows, panels, and a tile for each tile of tokens and panel.
-        let (buffer, panels, sums) =
-            unsafe { (scratch, scratch.add(SIDE * DECODED), scratch.add(SIDE * DECODED + self.panel_bytes())) };
-        let part_bytes = self.part_bytes(o.n);
-        let count = (m.div_ceil(SIDE) / (worker.count * 3)).clamp(2, PANELS) / 2 * 2;
+        let (buffer, panels, sums) = unsafe {
+            let panels = scratch.add(SIDE * decoded(chunk));
+            (scratch, panels, panels.add(self.weights.len() * most * panel_bytes))
+        };
+        let count = (m.div_ceil(SIDE) / (worker.count * 2)).clamp(2, most) / 2 * 2;
         let mut configured = false;
         while let Some(piece) = worker.next(m.div_ceil(SIDE * count)) {
             if !configured {
@@ -165,43 +211,63 @@ impl TileMatmul {
             let rows = piece * count * SIDE..((piece + 1) * count * SIDE).min(m);
             // An even number of panels; a panel without rows repeats the one before it.
             let panels_here = rows.len().div_ceil(SIDE).next_multiple_of(2);
-            for from in (0..k).step_by(CHUNK) {
-                let len = CHUNK.min(k - from);
+            for from in (0..k).step_by(chunk) {
+                let len = chunk.min(k - from);
                 for (part, p) in (0..self.weights.len()).flat_map(|part| (0..panels_here).map(move |p| (part, p))) {
                     let first = (rows.start + p * SIDE).min((rows.end - 1) / SIDE * SIDE);
                     let existing = (rows.end - first).min(SIDE);
                     // SAFETY: the rows exist; the scratch has room for what is written; AMX comes with AVX-512.
                     unsafe {
-                        let to = panels.add((part * PANELS + p) * PANEL);
+                        let to = panels.add((part * most + p) * panel_bytes);
                         self.panel(o, part, (first, existing), (from, len), buffer, to);
                     }
                 }
                 let last_chunk = from + len == k;
                 for pair in 0..tiles / 2 {
                     let token = pair * 2 * SIDE;
+                    let whole_tokens = token + 2 * SIDE <= o.n;
                     for p in (0..panels_here).step_by(2) {
                         let first = rows.start + p * SIDE;
-                        let whole = last_chunk && token + 2 * SIDE <= o.n && first + 2 * SIDE <= rows.end;
-                        // SAFETY: the tiles, panels and sums lie in the scratch memories; tiles are configured. If all
-                        // tokens and rows of the sums exist, they lie in the output, and this worker has claimed the
-                        // rows.
+                        let whole = last_chunk && whole_tokens && first + 2 * SIDE <= rows.end;
+                        // SAFETY: the tiles, panels and sums lie in the scratch memories, and tokens that are read in
+                        // place exist; tiles are configured. If all tokens and rows of the sums exist, they lie in the
+                        // output, and this worker has claimed the rows.
                         unsafe {
-                            let x = packed.add(token * k * 2 + from / DEPTH * TILE);
-                            let w = panels.add(p * PANEL);
-                            let sum = sums.add((pair * PANELS + p) / 2 * SUMS);
-                            // A share of the next tokens' chunk.
-                            let next = x.wrapping_add(2 * SIDE * k * 2);
-                            let share = len / DEPTH * TILE / (panels_here / 2);
-                            for tile in 0..2 {
-                                prefetch_lines(next.wrapping_add(tile * SIDE * k * 2 + p / 2 * share), share);
+                            let (x, x_row, x_step) = if self.in_place() && whole_tokens {
+                                (o.x.as_ptr().add(token * k * 2), k * 2, DEPTH * 2)
+                            } else {
+                                let (tile, step) = (token / SIDE, self.token_parts() * TILE);
+                                let at = tile * self.packed_bytes() + from / DEPTH * step;
+                                (packed.add(at).cast_const(), DEPTH * 2, step)
+                            };
+                            let sum = sums.add((pair * most + p) / 2 * SUMS);
+                            let mut pairs = [(x, panels.cast_const()); MOST_PRODUCTS];
+                            for (pair, (of_x, of_w)) in pairs.iter_mut().zip(self.products) {
+                                let w = panels.add((of_w * most + p) * panel_bytes);
+                                *pair = (x.add(of_x * TILE), w.cast_const());
                             }
-                            for (i, (of_x, of_w)) in self.products.iter().enumerate() {
-                                let (x, w) = (x.add(of_x * part_bytes), w.add(of_w * PANELS * PANEL));
-                                let is_last = whole && i + 1 == self.products.len();
-                                let y = (o.y.data.add(token * m + first).cast(), m * 4);
-                                let to = if is_last { y } else { (sum, SUM_ROW) };
-                                let sum = (sum.cast_const(), SUM_ROW);
-                                four(x, SIDE * k * 2, w, PANEL, sum, to, len / DEPTH, from == 0 && i == 0);
+                            let y = (o.y.data.add(token * m + first).cast(), m * 4);
+                            let (to, to_row) = if whole { y } else { (sum, SUM_ROW) };
+                            let operands = Four {
+                                from: if from == 0 { std::ptr::null() } else { sum },
+                                from_row: SUM_ROW,
+                                to,
+                                to_row,
+                                steps: len / DEPTH,
+                                pairs: pairs.as_ptr(),
+                                end: pairs.as_ptr().add(self.products.len()),
+                                x_apart: self.packed_bytes(),
+                                w_apart: panel_bytes,
+                                x_row,
+                                x_step,
+                            };
+                            if self.problem.w == DType::F32 {
+                                six(&operands)
+                            } else {
+                                four(&operands)
+                            }
+                            if self.problem.w == DType::F32 && whole {
+                                nan_again(o, token..token + 2 * SIDE, first..first + 2 * SIDE);
                             }
                             if last_chunk && !whole {
                                 for r in 0..(2 * SIDE).min(o.n.saturating_sub(token)) {
@@ -209,6 +275,10 @@ impl TileMatmul {
                                     let from = sum.add(r * SUM_ROW).cast::<f32>();
                                     let to = o.y.data.add((token + r) * m + first);
                                     std::ptr::copy_nonoverlapping(from, to, count);
+                                }
+                                if self.problem.w == DType::F32 {
+                                    let (tokens, end) = (o.n.min(token + 2 * SIDE), rows.end.min(first + 2 * SIDE));
+                                    nan_again(o, token..tokens, first..end);
                                 }
                             }
                         }
@@ -222,17 +292,45 @@ impl TileMatmul {
     }
 }
 
+/// Computes the NaNs among the results of these tokens and rows again, in `f32`.
+///
+/// # Safety
+/// The tokens and rows exist, both are of `f32`, and no other worker touches the rows' columns. The processor has
+/// AVX-512.
+#[target_feature(enable = "avx512f")]
+unsafe fn nan_again(o: &Operands<'_>, tokens: Range<usize>, rows: Range<usize>) {
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
+    };
+    for token in tokens {
+        // SAFETY: promised by the caller.
+        let y = unsafe { std::slice::from_raw_parts_mut(o.y.data.add(token * o.y.m + rows.start), rows.len()) };
+        if y.iter().fold(false, |any, y| any | y.is_nan()) {
+            let x = floats(&o.x[token * o.row_bytes..(token + 1) * o.row_bytes]);
+            for (row, y) in rows.clone().zip(y).filter(|(_, y)| y.is_nan()) {
+                *y = dot_f32(&x, &floats(o.row(row)));
+            }
+        }
+    }
+}
+
+/// Bytes from a dequantized row to the next: rows whose distance is a power of two would share few sets of a cache.
+fn decoded(chunk: usize) -> usize {
+    chunk * 2 + 64
+}
+
 impl NativeKernel for TileMatmul {
     fn phases(&self) -> usize {
         2
     }
 
     fn shared_scratch(&self) -> usize {
-        self.token_parts() * self.part_bytes(self.problem.x.max_rows())
+        Self::token_tiles(self.problem.x.max_rows()) * self.packed_bytes()
     }
 
     fn worker_scratch(&self) -> usize {
-        SIDE * DECODED + self.panel_bytes() + Self::token_tiles(self.problem.x.max_rows()) * PANELS * TILE
+        let (panels, tiles) = (self.most_panels(), Self::token_tiles(self.problem.x.max_rows()));
+        SIDE * decoded(self.chunk()) + self.weights.len() * panels * self.panel_bytes() + tiles * panels * TILE
     }
 
     fn run(&self, phase: usize, args: &Args<'_>, worker: &mut Worker<'_>) -> Result<(), String> {
@@ -299,72 +397,171 @@ fn release() {
     }
 }
 
-/// Two tiles of tokens, `x_apart` bytes from each other, times two panels, `w_apart` bytes from each other, over
-/// `steps` tiles of depth; adds to the sums at `from` unless these are the first steps. Sums have 32 rows of 32 values;
-/// places come with the bytes from a row to the next.
-///
-/// # Safety
-/// The processor has AMX and its tiles are configured; the named memory exists; `steps` is at least 1.
-#[allow(clippy::too_many_arguments, reason = "the operands of one block of assembly")]
-unsafe fn four(
-    x: *const u8,
-    x_apart: usize,
-    w: *const u8,
-    w_apart: usize,
-    from: (*const u8, usize),
-    to: (*mut u8, usize),
+/// The operands of [`four`] and [`six`]; the assembly knows the fields' order.
+#[repr(C)]
+struct Four {
+    /// The sums to add to, 32 rows of 32 values; null: zeros.
+    from: *const u8,
+    /// Bytes from a row of sums to the next.
+    from_row: usize,
+    to: *mut u8,
+    to_row: usize,
+    /// Tiles of depth, at least 1.
     steps: usize,
-    first: bool,
-) {
-    // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one block
-    // to the next.
-    unsafe {
-        asm!(
-            "test {first}, {first}",
-            "jz 2f",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "jmp 3f",
-            "2:",
-            "tileloadd tmm0, [{from} + {from_row}]",
-            "tileloadd tmm1, [{from} + {from_row} + 64]",
-            "mov {first}, {from_row}",
-            "shl {first}, 4",
-            "add {from}, {first}",
-            "tileloadd tmm2, [{from} + {from_row}]",
-            "tileloadd tmm3, [{from} + {from_row} + 64]",
-            "3:",
-            "tileloadd tmm4, [{x} + {s}]",
-            "tileloadd tmm6, [{w} + {s}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{w_2} + {s}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{x_2} + {s}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {x}, 1024",
-            "add {x_2}, 1024",
-            "add {w}, 1024",
-            "add {w_2}, 1024",
-            "dec {n}",
-            "jnz 3b",
-            "tilestored [{to} + {to_row}], tmm0",
-            "tilestored [{to} + {to_row} + 64], tmm1",
-            "mov {n}, {to_row}",
-            "shl {n}, 4",
-            "add {to}, {n}",
-            "tilestored [{to} + {to_row}], tmm2",
-            "tilestored [{to} + {to_row} + 64], tmm3",
-            x = inout(reg) x => _, x_2 = inout(reg) x.add(x_apart) => _,
-            w = inout(reg) w => _, w_2 = inout(reg) w.add(w_apart) => _,
-            n = inout(reg) steps => _, s = in(reg) 64usize, first = inout(reg) usize::from(first) => _,
-            from = inout(reg) from.0 => _, from_row = in(reg) from.1,
-            to = inout(reg) to.0 => _, to_row = in(reg) to.1,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack)
-        );
-    }
+    /// The first tile of tokens and the first panel, from here to `end`, at least one.
+    pairs: *const (*const u8, *const u8),
+    end: *const (*const u8, *const u8),
+    /// Bytes from the first tile of tokens to the second.
+    x_apart: usize,
+    /// Bytes from the first panel to the second.
+    w_apart: usize,
+    /// Bytes from a token of a tile to the next.
+    x_row: usize,
+    /// Bytes from a tile to the next in depth.
+    x_step: usize,
+}
+
+/// Defines a function that multiplies two tiles of tokens with two panels, adds to sums and stores them; `body` does so
+/// with sums in tiles 0 to 3, where the first tile of tokens is at `pair`, and the first panel 8 bytes behind.
+///
+/// The tokens' tiles are to stay in the nearest cache while panels pass through it, which the hint of `tileloaddt1`
+/// gives: without it, chunks that are longer than a third of that cache evict each other.
+macro_rules! products {
+    ($(#[$doc:meta])* $name:ident: $($body:literal),* ; $($operands:tt)*) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The processor has AMX and its tiles are configured; the named memory exists.
+        unsafe fn $name(operands: &Four) {
+            // SAFETY: promised by the caller. The tile registers are declared as overwritten, and hold nothing from one
+            // block to the next.
+            unsafe {
+                asm!(
+                    "mov {a}, [{o}]",
+                    "test {a}, {a}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "jmp 3f",
+                    "2:",
+                    "mov {n}, [{o} + 8]",
+                    "tileloadd tmm0, [{a} + {n}]",
+                    "tileloadd tmm1, [{a} + {n} + 64]",
+                    "mov {x}, {n}",
+                    "shl {x}, 4",
+                    "add {a}, {x}",
+                    "tileloadd tmm2, [{a} + {n}]",
+                    "tileloadd tmm3, [{a} + {n} + 64]",
+                    "3:",
+                    "mov {pair}, [{o} + 40]",
+                    "mov {x_row}, [{o} + 72]",
+                    "mov {x_step}, [{o} + 80]",
+                    "4:",
+                    "mov {x}, [{pair}]",
+                    "mov {w}, [{pair} + 8]",
+                    "mov {x_2}, [{o} + 56]",
+                    "add {x_2}, {x}",
+                    "mov {w_2}, [{o} + 64]",
+                    "add {w_2}, {w}",
+                    "mov {n}, [{o} + 32]",
+                    $($body,)*
+                    "mov {a}, [{o} + 16]",
+                    "mov {n}, [{o} + 24]",
+                    "tilestored [{a} + {n}], tmm0",
+                    "tilestored [{a} + {n} + 64], tmm1",
+                    "mov {x}, {n}",
+                    "shl {x}, 4",
+                    "add {a}, {x}",
+                    "tilestored [{a} + {n}], tmm2",
+                    "tilestored [{a} + {n} + 64], tmm3",
+                    o = in(reg) operands, s = in(reg) 64usize,
+                    a = out(reg) _, n = out(reg) _, pair = out(reg) _, x_row = out(reg) _, x_step = out(reg) _,
+                    x = out(reg) _, x_2 = out(reg) _, w = out(reg) _, w_2 = out(reg) _,
+                    $($operands)*
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack)
+                );
+            }
+        }
+    };
+}
+
+products! {
+    /// The products of each of the pairs.
+    four:
+    "5:",
+    "tileloadd tmm4, [{x} + {x_row}]",
+    "tileloaddt1 tmm6, [{w} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {x_row}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "add {x}, {x_step}",
+    "add {x_2}, {x_step}",
+    "add {w}, 1024",
+    "add {w_2}, 1024",
+    "dec {n}",
+    "jnz 5b",
+    "add {pair}, 16",
+    "cmp {pair}, [{o} + 48]",
+    "jne 4b";
+}
+
+products! {
+    /// The six products of three parts of tokens, and three of weights. Tiles of weights come from the second-level
+    /// cache once, and of 24 tiles that products read 16 are loaded.
+    six:
+    "5:",
+    "tileloadd tmm4, [{x} + {s} + 2048]",
+    "tileloaddt1 tmm6, [{w} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 2048]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s} + 1024]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 1024]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloaddt1 tmm6, [{w} + {s} + {part}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s} + {part}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s} + 1024]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s} + 1024]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm4, [{x} + {s}]",
+    "tileloaddt1 tmm6, [{w} + {s} + 2 * {part}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tileloaddt1 tmm7, [{w_2} + {s} + 2 * {part}]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm5, [{x_2} + {s}]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "add {x}, {x_step}",
+    "add {x_2}, {x_step}",
+    "add {w}, 1024",
+    "add {w_2}, 1024",
+    "dec {n}",
+    "jnz 5b";
+    part = const SIX_PANELS * SIX_PANEL,
 }

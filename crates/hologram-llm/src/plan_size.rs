@@ -6,7 +6,7 @@
 /// Kernels divide the work for the size of their plan, and with many tokens too large a plan costs time: an 8B on an
 /// H200 reads a prompt of 600 tokens a quarter faster with a plan of 640 than of 1,024. Seven eighths are slower than
 /// the whole.
-pub(super) fn plan_size(n: usize) -> usize {
+pub(crate) fn plan_size(n: usize) -> usize {
     let power = n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX);
     let eighths = [5, 6].map(|eighths| power / 8 * eighths);
     eighths.into_iter().find(|size| power >= 512 && n <= *size).unwrap_or(power)
