@@ -339,11 +339,10 @@ impl Graph {
                 operands.push(match roots[..nodes.len()].iter().position(|root| *root == storage) {
                     // A group's specification has no views, neither between its operations nor among its inputs, but a
                     // conversion may see its operand in another shape.
-                    Some(_) if !whole(*id, storage) && !(operation == Operation::Cast && self.is_reshaped(*id)) => {
-                        return None;
-                    }
                     Some(_) if self.is_rearranged(*id) => return None,
-                    Some(node) => Operand::Node(node),
+                    Some(node) if whole(*id, storage) => Operand::Node(node),
+                    Some(node) if operation == Operation::Cast && self.is_reshaped(*id) => Operand::Node(node),
+                    Some(_) => return None,
                     None => {
                         // A copy of a view reads the whole.
                         let of = match self.copied(*id, op.operation()) {
