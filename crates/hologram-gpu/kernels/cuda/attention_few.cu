@@ -182,23 +182,39 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         total = lane % 4 == 0 ? 1.0f : 0.0f;
     }
     const unsigned start = (first_tile + blockIdx.x) * TILE;
-    for (unsigned base = start; base < len; base += used * TILE) {
-        // This warp's positions lie in one block.
-        const unsigned from = base + warp * Of::POSITIONS, block = from < len && from + Of::POSITIONS > begin ? blocks[from >> a.shift] : ~0u;
-        const bool there = block < a.blocks;
-        if (from < len && from + Of::POSITIONS > begin && !there && lane == 0) note_fault(a.fault, block, a.blocks);
-        const unsigned row = ((block * a.kv_heads + kv_head) << a.shift) + (from & mask), valid = there ? min(len - from, unsigned(Of::POSITIONS)) : 0;
-        uint4 k[Of::KEYS], v[Of::VALUES];
+    // The block of this warp's positions in a tile, which is one.
+    const auto block_at = [&](unsigned base) {
+        const unsigned from = base + warp * Of::POSITIONS;
+        return from < len && from + Of::POSITIONS > begin ? blocks[from >> a.shift] : ~0u;
+    };
+    const auto valid_at = [&](unsigned base, unsigned block) { return block < a.blocks ? min(len - base - warp * Of::POSITIONS, unsigned(Of::POSITIONS)) : 0; };
+    const auto row_of = [&](unsigned base, unsigned block) { return ((block * a.kv_heads + kv_head) << a.shift) + (base + warp * Of::POSITIONS & mask); };
+    uint4 k[Of::KEYS], v[Of::VALUES];
+    const auto load_keys = [&](unsigned base, unsigned block) {
+        const unsigned row = row_of(base, block), valid = valid_at(base, block);
 #pragma unroll
         for (int i = 0; i < Of::KEYS; ++i) {
             const unsigned p = Of::key_position(i, lane);
             k[i] = p < valid ? reinterpret_cast<const uint4 *>(keys)[size_t(row + p) * CHUNKS + Of::key_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
         }
+    };
+    const auto load_values = [&](unsigned base, unsigned block) {
+        const unsigned row = row_of(base, block), valid = valid_at(base, block);
 #pragma unroll
         for (int i = 0; i < Of::VALUES; ++i) {
             const unsigned p = Of::value_position(i, lane);
             v[i] = p < valid ? reinterpret_cast<const uint4 *>(values)[size_t(row + p) * CHUNKS + Of::value_chunk(i, lane)] : make_uint4(0, 0, 0, 0);
         }
+    };
+    // A tile's keys and values are on their way while the products of the one before run.
+    const unsigned apart = used * TILE;
+    unsigned block = block_at(start), ahead_block = block_at(start + apart);
+    load_keys(start, block);
+    load_values(start, block);
+    for (unsigned base = start; base < len; base += apart, block = ahead_block, ahead_block = block_at(base + apart)) {
+        const unsigned from = base + warp * Of::POSITIONS, valid = valid_at(base, block);
+        const bool seen = from < len && from + Of::POSITIONS > begin;
+        if (seen && block >= a.blocks && lane == 0) note_fault(a.fault, block, a.blocks);
         // The token of this step whose row position `from + lane` is.
         unsigned newest = ~0u;
         if (append && valid)
@@ -289,9 +305,14 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
                 __syncwarp();
             }
         }
-        if (from >= len || from + Of::POSITIONS <= begin) continue;
+        if (!seen) {
+            load_keys(base + apart, ahead_block);
+            load_values(base + apart, ahead_block);
+            continue;
+        }
         float scores[Of::SCORES], greatest = most;
         Of::score(scores, k, queries, lane);
+        load_keys(base + apart, ahead_block);
 #pragma unroll
         for (int i = 0; i < Of::SCORES; ++i) {
             scores[i] *= unit;
@@ -316,6 +337,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
                 for (int i = 0; i < 4; ++i) sums[n][i] *= correction;
         }
         Of::weigh(sums, scores, v);
+        load_values(base + apart, ahead_block);
     }
 
     join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
