@@ -232,7 +232,7 @@ pub(crate) fn float_activations() {
 
 /// Sums of `f32` that parts of infinities and of the greatest numbers would spoil.
 pub(crate) fn infinities_are_as_in_f32() {
-    let (n, m, k) = (70, 40, 160);
+    let (n, m, k) = (70, 40, 800);
     let fixed = |shape: [usize; 2]| TensorSpec { format: DType::F32, shape: shape.map(Extent::Fixed).to_vec() };
     let spec = KernelSpec {
         op: Operation::Matmul,
