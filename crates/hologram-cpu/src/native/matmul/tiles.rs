@@ -188,8 +188,8 @@ impl TileMatmul {
         self.chunk() * SIDE * 2
     }
 
-    /// Whether tokens are read where they lie, but for those of an incomplete pair of tiles: rows that are multiplied
-    /// whole are dense, so that they share the nearest cache's sets evenly.
+    /// Whether full pairs of tiles of tokens are loaded from the operand itself, without a copy. Rows that are multiplied
+    /// whole are dense, so that they spread evenly over the sets of the L1 cache.
     fn in_place(&self) -> bool {
         self.token_parts() == 1 && self.chunk() == self.problem.k
     }
