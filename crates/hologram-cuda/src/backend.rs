@@ -190,7 +190,8 @@ impl CudaBackend {
         let (call, unpacked) = call?;
         let blas = self.blas.get_or_init(|| Blas::new(&self.context)).as_ref()?;
         blas.product(call.product)?;
-        let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: BLAS_WORKSPACE, counters: 0 };
+        let kernel =
+            NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: BLAS_WORKSPACE, counters: 0, phase: None };
         Some(unpacked.before(kernel))
     }
 
@@ -417,7 +418,7 @@ impl Backend for CudaBackend {
             }
         }
         if self.target.is(90) {
-            builder.join(self.target.max_shared);
+            builder.join(self.target.max_shared, self.target.multiprocessors);
         }
         let scratch = self.scratch(builder.scratch())?;
         let counters = match builder.counters() {

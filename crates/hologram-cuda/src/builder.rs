@@ -9,9 +9,7 @@ use cudarc::driver::sys::{
 };
 use hologram_device::host::{Argument, Faulty, Use, buffers_of, one_by_one};
 use hologram_device::{BackendError, BackendType, KernelName, Launch, Result};
-use hologram_gpu::{
-    Arg, BlasCall, KernelArgs, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap, Written,
-};
+use hologram_gpu::{Arg, BlasCall, KernelLaunch, Memory as At, NativeKernel, Part, Range, TensorMap, Written};
 use hologram_isa::Program;
 
 use super::blas::{Blas, Operands};
@@ -140,7 +138,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Fuses launches to stacks where possible, unless launches are to run one by one.
-    pub(super) fn join(&mut self, max_shared: u32) {
+    pub(super) fn join(&mut self, max_shared: u32, multiprocessors: u32) {
         if one_by_one() {
             return;
         }
@@ -152,7 +150,7 @@ impl<'a> Builder<'a> {
                 Work::Program { .. } | Work::Nothing => None,
             })
             .collect();
-        let stacks = stack::plan(&launches, max_shared);
+        let stacks = stack::plan(&launches, max_shared, multiprocessors);
         for stack in stacks {
             let bytes = stack.bytes();
             self.stacks.push((stack, self.counters));
@@ -232,10 +230,10 @@ impl<'a> Builder<'a> {
                     *fault = if *fault == 0 { address } else { *fault };
                 }
                 if stack.launches.end == launch + 1 {
-                    let function = self.modules.kernel(stack::IMAGE, stack::IMAGE, stack.shape().shared, 1)?;
+                    let function = self.modules.kernel(stack.image(), stack.image(), stack.shape().shared, 1)?;
                     let args = stack.arguments(counters_base + *at as u64);
                     let memory = Memory { arguments: &[], scratch: 0, counters: 0, fault: *fault };
-                    let values = values(self.context, &args.list(), &memory)?;
+                    let values = values(self.context, &args, &memory)?;
                     let kernel = Ready { function, shape: stack.shape(), values, ahead: None };
                     ready.push((*name, Prepared::Kernel(kernel)));
                     joined = None;

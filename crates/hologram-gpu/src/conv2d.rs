@@ -324,7 +324,7 @@ impl Conv {
         let mut parts: Vec<Part> = before.into_iter().map(Part::Kernel).collect();
         parts.push(Part::Kernel(KernelLaunch { shared: number(shared)?, ..product }));
         if splits == 1 {
-            return Some(NativeKernel { parts, scratch, counters: 0 });
+            return Some(NativeKernel { parts, scratch, counters: 0, phase: None });
         }
         let args = Join {
             sums: y,
@@ -338,7 +338,7 @@ impl Conv {
         };
         let groups = elements.max().div_ceil(256);
         parts.push(Part::Kernel(launch(args, format!("conv_join_{}", self.name()), [groups, 1], 256)?));
-        Some(NativeKernel { parts, scratch: scratch.checked_add(sums(splits)?)?, counters: 0 })
+        Some(NativeKernel { parts, scratch: scratch.checked_add(sums(splits)?)?, counters: 0, phase: None })
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
             let by_keys = run(launch(args, format!("flash_keys_{name}_{d}"), grid, threads(keys))?, lines)?;
             let scratch = (all * n).checked_mul(4)?;
             let parts = vec![Part::Kernel(by_queries), Part::Kernel(by_keys)];
-            Some(NativeKernel { parts, scratch, counters: 0 })
+            Some(NativeKernel { parts, scratch, counters: 0, phase: None })
         }
     }
 }

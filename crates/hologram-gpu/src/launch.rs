@@ -176,7 +176,7 @@ pub(super) fn launch_of(
     let x = u32::try_from(x.max(1)).ok().filter(|x| *x <= i32::MAX as u32)?;
     let y = u32::try_from(y.max(1)).ok().filter(|y| *y <= 65_535)?;
     let block = [u32::try_from(threads).ok()?, 1, 1];
-    Some(KernelLaunch { args, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true, phase: None })
+    Some(KernelLaunch { args, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true })
 }
 
 /// Converts to 32 bits; `None` if the number does not fit.
@@ -184,9 +184,14 @@ pub(super) fn number(n: usize) -> Option<u32> {
     u32::try_from(n).ok()
 }
 
+/// The step block and the slot of the number of tokens in it, if there is always at most one token.
+pub(super) fn one_token(tokens: Counted) -> Option<(Memory, u32)> {
+    (tokens.most.checked_mul(tokens.per)? == 1).then_some((tokens.step, tokens.slot))
+}
+
 /// A native kernel of one launch.
 pub(super) fn single(launch: KernelLaunch) -> NativeKernel {
-    NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0 }
+    NativeKernel { parts: vec![Part::Kernel(launch)], scratch: 0, counters: 0, phase: None }
 }
 
 /// Whether tensors are plain `f32`.

@@ -36,6 +36,7 @@ mod router;
 mod sample;
 mod softmax;
 mod sort;
+mod stack;
 mod take;
 pub mod texts;
 mod top_k;
@@ -53,11 +54,12 @@ pub use dry::{DryGpu, DryRun};
 pub use gemm::Unpacked;
 pub use hazards::{Hazards, Written};
 pub use policy::policy;
+pub use stack::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
 pub use work::{Work, split};
 
 use std::sync::Arc;
 
-use hologram_device::{Fused, Gate, GroupSpec, KernelSpec, Operation};
+use hologram_device::{Fused, GroupSpec, KernelSpec, Operation};
 
 /// The most tokens of a step for kernels bound by memory; with more, tensor cores are faster.
 pub const FEW_TOKENS: usize = 8;
@@ -151,6 +153,8 @@ pub struct NativeKernel {
     pub scratch: usize,
     /// Bytes of the recording's own memory, zeroed when it is recorded: counters that every run leaves at zero.
     pub counters: usize,
+    /// Its form as a phase of a stack, if it can be fused with other kernels.
+    pub phase: Option<StackPhase>,
 }
 
 impl NativeKernel {
@@ -224,8 +228,6 @@ pub struct KernelLaunch {
     /// Whether the kernel calls `DEPENDENCY_WAIT()` before it accesses memory that other launches write or read, except
     /// [`KernelArgs::early`], so that it may start while the launch before it ends (programmatic dependent launch).
     pub early: bool,
-    /// Its form as a phase of a stack, if it can be fused with other launches.
-    pub phase: Option<StackPhase>,
 }
 
 impl KernelLaunch {
@@ -245,20 +247,6 @@ impl KernelLaunch {
     pub fn has_fault_record(&self) -> bool {
         self.args.list().iter().any(|arg| matches!(arg, Arg::Memory(Memory::Fault)))
     }
-}
-
-/// A launch as a phase of `kernels/cuda/decode_stack.cu`, with its arguments.
-#[derive(Clone, Debug)]
-pub enum StackPhase {
-    /// Products of one token with ternary weights.
-    Products {
-        /// The gate that makes one result of two matrices, if any.
-        gate: Option<Gate>,
-        /// The launch's arguments.
-        args: Arc<kernels::matvec_i8::MatvecI8>,
-    },
-    /// Attention over `f32` caches with heads of 128 elements and four query heads per key/value head.
-    Attention(Arc<kernels::attention_decode::AttentionDecode>),
 }
 
 /// Returns a kernel for the specs that it serves.

@@ -54,5 +54,5 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let first = part(x, Memory::Scratch(0), n, piece, pieces)?;
     let second = part(Memory::Scratch(0), y, pieces, pieces, 1)?;
     let scratch = rows.max().checked_mul(pieces * 4)?;
-    Some(NativeKernel { parts: vec![Part::Kernel(first), Part::Kernel(second)], scratch, counters: 0 })
+    Some(NativeKernel { parts: vec![Part::Kernel(first), Part::Kernel(second)], scratch, counters: 0, phase: None })
 }

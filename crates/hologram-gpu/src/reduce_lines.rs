@@ -68,7 +68,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let (from, to) = (places.input(0, 0), places.output(0));
     if chunks == 1 {
         let only = part(tensor, name, ty, [from, to], [chunk, 1], result | mean)?;
-        return Some(NativeKernel { parts: vec![Part::Kernel(only)], scratch: 0, counters: 0 });
+        return Some(NativeKernel { parts: vec![Part::Kernel(only)], scratch: 0, counters: 0, phase: None });
     }
     let sums = Memory::Scratch(0);
     let first = part(tensor, name, ty, [from, sums], [chunk, chunks], AS_F32)?;
@@ -76,7 +76,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let whole = chunks.next_multiple_of(4);
     let second = part(pieces, name, Type::F32, [sums, to], [whole, 1], result | mean)?;
     let scratch = outer.max().checked_mul(chunks)?.checked_mul(inner)?.checked_mul(4)?;
-    Some(NativeKernel { parts: vec![Part::Kernel(first), Part::Kernel(second)], scratch, counters: 0 })
+    Some(NativeKernel { parts: vec![Part::Kernel(first), Part::Kernel(second)], scratch, counters: 0, phase: None })
 }
 
 /// The warps that share a piece of this many elements.

@@ -1,11 +1,13 @@
 //! A mixture's router for few tokens in one launch (`kernels/cuda/router.cu`).
 
+use std::sync::Arc;
+
 use hologram_device::{Conversion, DType, Extent, Fused, GroupSpec};
 
 use super::kernels::cuda::route::{SOFTMAX_AFTER, SOFTMAX_BEFORE};
 use super::kernels::cuda::router as kernel;
-use super::launch::{Count, Places, all_f32, launch, number};
-use super::{FEW_TOKENS, Memory, NativeKernel, Part, Target};
+use super::launch::{Count, Places, all_f32, launch_of, number, one_token};
+use super::{FEW_TOKENS, Memory, NativeKernel, Part, StackPhase, Target, stack};
 
 /// The native kernel for a norm, a router's product and choice, and the conversion for the experts.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
@@ -66,9 +68,11 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
         least,
     };
     let threads = kernel::THREADS as usize;
-    let launch = launch(args, format!("router_{of_lane}"), [n.div_ceil(threads / 32), tokens.max()], threads)?;
+    let args = Arc::new(args);
+    let phase = (stack::serves(target) && one_token(args.tokens).is_some()).then(|| StackPhase::Router(args.clone()));
+    let launch = launch_of(args, format!("router_{of_lane}"), [n.div_ceil(threads / 32), tokens.max()], threads)?;
     let (scratch, counters) = (tokens.max() * n * 4, tokens.max() * 4);
-    Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch, counters })
+    Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch, counters, phase })
 }
 
 #[cfg(test)]

@@ -34,5 +34,5 @@ pub(super) fn find(spec: &KernelSpec, _target: Target) -> Option<NativeKernel> {
     let scan = launch(scan, "sample_scan", [pieces.div_ceil(PIECES), rows.max()], 256)?;
     let choose = launch(choose, "sample_choose", [rows.max(), 1], 1024)?;
     let parts = vec![Part::Kernel(scan), Part::Kernel(choose)];
-    Some(NativeKernel { parts, scratch: plane.checked_mul(2)?, counters: 0 })
+    Some(NativeKernel { parts, scratch: plane.checked_mul(2)?, counters: 0, phase: None })
 }

@@ -37,5 +37,6 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
         parts: parts.map(Part::Kernel).into(),
         scratch: rows.max().checked_mul(groups * 4)?,
         counters: 0,
+        phase: None,
     })
 }

@@ -244,11 +244,10 @@ impl TestLaunch {
                 shared: part.shared,
                 cluster: 1,
                 early: false,
-                phase: None,
             }))
         };
         let parts = self.parts.iter().map(part).collect::<Result<_, String>>()?;
-        Ok(NativeKernel { parts, scratch: self.scratch, counters: self.counters })
+        Ok(NativeKernel { parts, scratch: self.scratch, counters: self.counters, phase: None })
     }
 }
 

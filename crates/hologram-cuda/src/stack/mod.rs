@@ -1,145 +1,97 @@
-//! Fuses the launches of a decoding step to stacks. A stack is one launch of `decode_stack.cu`, whose phases pass
-//! values on without a kernel boundary.
-//!
-//! A stack is a chain of products of one token with ternary weights (`matvec_i8.k`) and of attention over `f32` caches
-//! (`attention_decode.k`). Each phase reads the values that the phase before it wrote. Its other inputs are older than
-//! the stack, or the same workgroup wrote them.
+//! Fuses the launches of a decoding step to stacks. A stack is one launch, whose phases pass values on without a kernel
+//! boundary. Each phase reads the values that a phase before it wrote. Its other inputs are older than the stack, or the
+//! same workgroup wrote them.
 
 use std::ops::Range;
 
-use hologram_device::Gate;
 use hologram_device::host::Argument;
-use hologram_gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS};
-use hologram_gpu::kernels::attention_decode::AttentionDecode;
-use hologram_gpu::kernels::cuda::decode_stack;
-use hologram_gpu::kernels::cuda::decode_stack::{DecodeStack, PHASE_BYTES, SHARED_BYTES};
-use hologram_gpu::kernels::matvec_i8::MatvecI8;
-use hologram_gpu::{KernelLaunch, Memory, NativeKernel, Part, StackPhase};
+use hologram_gpu::{Arg, KernelArgs, Memory, NativeKernel};
 
 use super::record::Shape;
 
+mod layers;
+mod ternary;
 #[cfg(test)]
 mod tests;
 
-pub(super) const IMAGE: &str = "decode_stack";
-/// Threads that compute.
-const THREADS: u32 = decode_stack::THREADS;
-/// Shared memory that the kernel uses before its ring of weights.
-const SHARED: u32 = (SHARED_BYTES as u32).next_multiple_of(128);
-/// Bytes of a phase's table of scales.
-const TABLE: u32 = decode_stack::MOST_ROWS * 4;
 /// Alignment of the parts of a stack's memory.
 const ALIGN: usize = 256;
-/// The kernel's barriers for weights: the most phases whose weights can be in flight.
-const BARRIERS: usize = decode_stack::BARS as usize;
-/// Places for values in the exchange: phase p and phase p + PLACES use the same one.
-const PLACES: usize = 12;
 /// The fewest launches that are worth a stack's start-up cost.
 const LEAST: usize = 4;
-/// Limits of a phase: its partial sums, elements of a row, rows of a workgroup with a gate, and without one.
-const MOST_SUMS: u32 = 8192;
-const MOST_LENGTH: u32 = 7680;
-const MOST_GATED: u32 = THREADS / 8;
-const MOST_ROWS: u32 = THREADS / 16;
-/// The served attention: elements of a head, query heads per key/value head, and the most splits of the positions.
-const HEAD: u32 = 128;
-const QUERIES: u32 = 4;
-const MOST_SPLITS: u32 = 32;
+
+type Arguments = [Argument<(u64, usize)>];
+/// Native kernels with their arguments, `None` for other launches.
+type Launches<'a> = [Option<(&'a NativeKernel, &'a Arguments)>];
 
 /// Launches fused to one.
 pub(super) struct Stack {
     /// Their indices in the list.
     pub launches: Range<usize>,
-    phases: Vec<Phase>,
-    common: Common,
-    groups: u32,
-    shared: u32,
-    /// Floats of a place in the exchange.
-    place: usize,
+    form: Form,
 }
 
-/// One phase. Its places in the exchange are known when all phases are: [`Stack::told`].
-#[derive(Clone, Default)]
-struct Phase {
-    /// The phase as the kernel reads it.
-    told: decode_stack::Phase,
-    /// Floats that it outputs, and the offset after them of the statistics of attention.
-    gives: usize,
-    stats: usize,
+/// What a stack consists of.
+enum Form {
+    Ternary(ternary::Stack),
+    Layers(layers::Stack),
 }
 
-/// Values common to all phases; zero until a phase sets them.
-#[derive(Clone, Default, PartialEq)]
-struct Common {
-    step: Option<(u64, u32)>,
-    attention: Option<Attention>,
-}
-
-#[derive(Clone, Default, PartialEq)]
-struct Attention {
-    positions: u64,
-    sequences: u64,
-    slots: u64,
-    table: u64,
-    freqs: u64,
-    heads: u32,
-    kv_heads: u32,
-    shift: u32,
-    blocks: u32,
-    rows: u32,
-    columns: u32,
-    pairs: u32,
-    adjacent: u32,
-    splits: u32,
-}
-
-type Arguments = [Argument<(u64, usize)>];
-
-/// The stacks of a list; `launches` holds its native kernels with their arguments, `None` for other launches.
-pub(super) fn plan(launches: &[Option<(&NativeKernel, &Arguments)>], max_shared: u32) -> Vec<Stack> {
+/// The stacks of a list.
+pub(super) fn plan(launches: &Launches, max_shared: u32, multiprocessors: u32) -> Vec<Stack> {
     let mut stacks = Vec::new();
     let mut at = 0;
     while at < launches.len() {
-        match stack(launches, at, max_shared) {
-            Some(stack) => {
-                at = stack.launches.end;
-                stacks.push(stack);
-            }
-            None => at += 1,
-        }
+        let rest = &launches[at..];
+        let found = match ternary::plan(rest, max_shared) {
+            Some((stack, count)) => Some((Form::Ternary(stack), count)),
+            None => layers::plan(rest, max_shared, multiprocessors).map(|(stack, n)| (Form::Layers(stack), n)),
+        };
+        let count = found.as_ref().map_or(1, |(_, count)| *count);
+        stacks.extend(found.map(|(form, count)| Stack { launches: at..at + count, form }));
+        at += count;
     }
     stacks
 }
 
-/// The longest stack that begins with launch `first`.
-fn stack(launches: &[Option<(&NativeKernel, &Arguments)>], first: usize, max_shared: u32) -> Option<Stack> {
-    let ring = max_shared.checked_sub(SHARED)? / 128 * 128;
-    let mut chain: Option<Chain> = None;
-    let mut end = first;
-    for launch in &launches[first..] {
-        let Some((part, arguments)) = launch.and_then(single) else { break };
-        let chain = chain.get_or_insert_with(|| Chain::new(part.grid[0], ring));
-        let joined = match &part.phase {
-            Some(StackPhase::Products { gate, args }) => chain.products(args, part.grid, *gate, arguments),
-            Some(StackPhase::Attention(args)) => chain.attention(args, arguments),
-            None => None,
-        };
-        if joined.is_none() {
-            break;
+impl Stack {
+    /// The image, which has the name of its kernel.
+    pub(super) fn image(&self) -> &'static str {
+        match &self.form {
+            Form::Ternary(_) => ternary::IMAGE,
+            Form::Layers(_) => layers::IMAGE,
         }
-        end += 1;
     }
-    let chain = chain.filter(|_| end - first >= LEAST)?;
-    let place = chain.phases.iter().map(|p| p.gives).max()?.next_multiple_of(64);
-    let Chain { phases, common, groups, .. } = chain;
-    Some(Stack { launches: first..end, phases, common, groups, shared: SHARED + ring, place })
-}
 
-/// The only launch of a kernel.
-fn single<'a>((kernel, arguments): (&'a NativeKernel, &'a Arguments)) -> Option<(&'a KernelLaunch, &'a Arguments)> {
-    match kernel.parts.as_slice() {
-        [Part::Kernel(part)] => Some((part, arguments)),
-        _ => None,
+    /// Bytes of zeroed memory.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.form {
+            Form::Ternary(stack) => stack.bytes(),
+            Form::Layers(stack) => stack.bytes(),
+        }
+    }
+
+    /// The phases as the kernel reads them, and their offset in the stack's memory.
+    pub(super) fn phases(&self) -> (usize, Vec<u8>) {
+        match &self.form {
+            Form::Ternary(stack) => stack.phases(),
+            Form::Layers(stack) => stack.phases(),
+        }
+    }
+
+    /// How the kernel is launched.
+    pub(super) fn shape(&self) -> Shape {
+        match &self.form {
+            Form::Ternary(stack) => stack.shape(),
+            Form::Layers(stack) => stack.shape(),
+        }
+    }
+
+    /// The kernel's arguments, with the stack's memory.
+    pub(super) fn arguments(&self, memory: u64) -> Vec<Arg> {
+        match &self.form {
+            Form::Ternary(stack) => stack.arguments(memory).list(),
+            Form::Layers(stack) => stack.arguments(memory).list(),
+        }
     }
 }
 
@@ -155,278 +107,71 @@ fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
     }
 }
 
-/// A stack under construction.
-struct Chain {
-    phases: Vec<Phase>,
-    common: Common,
-    groups: u32,
-    /// Addresses and lengths of the newest phase's outputs; `None` before the first phase.
-    given: Option<Vec<(u64, u32)>>,
-    /// Results of products: address, rows.
-    results: Vec<(u64, u32)>,
-    ring: u32,
-    /// The next free byte of the ring, and its contents: phase, begin, end.
-    head: u32,
-    held: Vec<(usize, u32, u32)>,
+/// Memory of the device, or none.
+fn memory(address: u64) -> Memory {
+    if address == 0 { Memory::Null } else { Memory::Address(address) }
 }
 
-impl Chain {
-    fn new(groups: u32, ring: u32) -> Chain {
-        let (phases, common, results, held) = (Vec::new(), Common::default(), Vec::new(), Vec::new());
-        Chain { phases, common, groups, given: None, results, ring, head: 0, held }
-    }
+/// Where phases pass on values, and the number of runs after it: `exchange.h`.
+struct Exchange {
+    /// The place that each phase writes in floats, and its tag there.
+    places: Vec<(u32, u32)>,
+    /// Floats of all places.
+    floats: usize,
+}
 
-    /// The number of tokens, if it comes from the step block: it must be the same for all phases.
-    fn counts(&self, step: u64, slot: u32) -> Option<Option<(u64, u32)>> {
-        let count = (step != 0 && slot != u32::MAX).then_some((step, slot));
-        (self.phases.is_empty() || self.common.step == count).then_some(count)
-    }
+impl Exchange {
+    /// Places for results of the same length: they are used in turn. All of a place is written whenever it is used, so
+    /// that no value in it is older than the last use.
+    const PLACES: usize = 6;
 
-    /// The x of a phase: null if the phase before outputs it; `None` if x is neither that nor older than the stack.
-    fn source(&self, x: u64, k: u32) -> Option<u64> {
-        match &self.given {
-            None => Some(x),
-            Some(tensors) => (*tensors == [(x, k)]).then_some(0),
-        }
-    }
-
-    /// Adds products to the chain, if possible.
-    fn products(&mut self, args: &MatvecI8, grid: [u32; 3], gate: Option<Gate>, arguments: &Arguments) -> Option<()> {
-        let gated = gate.is_some();
-        let at = |memory| address(memory, arguments);
-        let MatvecI8 { k, each, over, m0, m1, .. } = *args;
-        let rows = self.groups * each + over;
-        let most = each + u32::from(over > 0);
-        let stored = if gated { 2 * most } else { most };
-        let chunks = k / 64;
-        let served = grid == [self.groups, 1, 1]
-            && k.is_multiple_of(256)
-            && k <= MOST_LENGTH
-            && chunks <= THREADS
-            && each > 0
-            && most <= if gated { MOST_GATED } else { MOST_ROWS }
-            && stored.checked_mul(chunks)? <= MOST_SUMS
-            && m0.checked_add(m1)? <= i32::MAX as u32;
-        if !served {
-            return None;
-        }
-        let step = self.counts(at(args.step)?, args.slot)?;
-        let mut phase = decode_stack::Phase {
-            kind: decode_stack::PRODUCTS,
-            flags: match gate {
-                None => 0,
-                Some(Gate::Swiglu) => decode_stack::GATED,
-                Some(Gate::Relu2) => decode_stack::GATED | decode_stack::RELU2,
-                Some(Gate::ClampedSwiglu) => return None,
-            },
-            k,
-            each,
-            over,
-            chunks,
-            eps: args.eps,
-            least: args.least,
-            per: args.per,
-            m0,
-            m1,
-            x: self.source(at(args.x)?, k)?,
-            norm: at(args.norm)?,
-            w: [at(args.w0)?, at(args.w1)?, at(args.w2)?],
-            s: [at(args.s0)?, at(args.s1)?, at(args.s2)?],
-            y: [at(args.y0)?, at(args.y1)?, at(args.y2)?],
-            ..Default::default()
-        };
-        // Each workgroup adds rows that it computed itself, or rows older than the stack.
-        let residual = at(args.residual)?;
-        if self.results.iter().rev().find(|r| r.0 == residual).is_some_and(|r| r.1 != rows || gated) {
-            return None;
-        }
-        phase.residual = residual;
-
-        // Weights, then scales with up to 15 bytes before and after those of each matrix, then the table.
-        phase.scales = stored * (k / 4);
-        let bytes = phase.scales + stored * (k / 128) + 3 * 32;
-        phase.bytes = (bytes + TABLE).next_multiple_of(128);
-        if phase.bytes > self.ring {
-            return None;
-        }
-        if self.head + phase.bytes > self.ring {
-            self.head = 0;
-        }
-        let (begin, end) = (self.head, self.head + phase.bytes);
-        self.held.retain(|(user, from, to)| {
-            let free = *to <= begin || end <= *from;
-            if !free {
-                phase.needs = phase.needs.max(*user as u32 + 1);
+    /// For phases that give so many floats; `None` if they are too many.
+    fn of(gives: impl Iterator<Item = usize>) -> Option<Exchange> {
+        // Where the places of each length begin, and the phases that give as much.
+        let mut lengths: Vec<(usize, usize, Vec<usize>)> = Vec::new();
+        let mut floats = 0usize;
+        let mut count = 0;
+        for (phase, gives) in gives.enumerate() {
+            count += 1;
+            match lengths.iter_mut().find(|l| l.0 == gives) {
+                Some((.., phases)) => phases.push(phase),
+                None => {
+                    lengths.push((gives, floats, vec![phase]));
+                    floats = floats.checked_add(gives.next_multiple_of(64).checked_mul(Self::PLACES)?)?;
+                }
             }
-            free
-        });
-        let products = (0..self.phases.len()).rev().filter(|p| self.phases[*p].told.kind == decode_stack::PRODUCTS);
-        if let Some(user) = { products }.nth(BARRIERS - 1) {
-            phase.needs = phase.needs.max(user as u32 + 1);
         }
-        self.held.push((self.phases.len(), begin, end));
-        (phase.ring, self.head) = (begin, end);
-
-        let lengths = if gated { [rows, 0, 0] } else { split(rows, [m0, m1]) };
-        let outputs = lengths.iter().enumerate().filter(|(_, n)| **n > 0);
-        let tensors: Vec<_> = outputs.map(|(i, n)| (phase.y[i], *n)).collect();
-        if tensors.iter().any(|t| t.0 == 0) {
-            return None;
+        u32::try_from(floats).ok()?;
+        let mut places = vec![(0, 0); count];
+        for (gives, begin, phases) in lengths {
+            for (n, phase) in phases.iter().enumerate() {
+                let place = n % Self::PLACES;
+                // The tag of a place differs from the one before, which starts as zero. With an odd number of uses it
+                // turns with each run.
+                let uses = (phases.len() - place).div_ceil(Self::PLACES);
+                let tag = (n / Self::PLACES + 1) & 1 | (uses & 1) << 1;
+                places[*phase] = ((begin + place * gives.next_multiple_of(64)) as u32, tag as u32);
+            }
         }
-        self.results.extend(tensors.iter().map(|(address, n)| (*address, if tensors.len() == 1 { *n } else { 0 })));
-        self.given = Some(tensors);
-        self.common.step = step;
-        self.phases.push(Phase { told: phase, gives: rows as usize, stats: 0 });
-        Some(())
+        Some(Exchange { places, floats })
     }
 
-    /// Adds attention to the chain, if possible.
-    fn attention(&mut self, args: &AttentionDecode, arguments: &Arguments) -> Option<()> {
-        let at = |memory| address(memory, arguments);
-        let AttentionDecode { heads, kv_heads, sizes, flags, tokens, .. } = *args;
-        let (d, pairs) = (sizes & 0xffff, sizes >> ATTENTION_PAIRS);
-        let (q, k) = (heads.checked_mul(HEAD)?, kv_heads.checked_mul(HEAD)?);
-        let given = [(at(args.q)?, q), (at(args.k)?, k), (at(args.v)?, k)];
-        let splits = (self.groups / kv_heads.max(1)).min(MOST_SPLITS);
-        let served = *self.given.as_ref()? == given
-            && heads == QUERIES * kv_heads
-            && splits > 0
-            && tokens.most.checked_mul(tokens.per)? == 1
-            && d == HEAD
-            && 2 * pairs <= HEAD
-            && flags & !ATTENTION_ADJACENT == ATTENTION_APPEND | ATTENTION_COMBINE
-            && args.cap == 0.0;
-        if !served {
-            return None;
-        }
-        let attention = Attention {
-            positions: at(args.positions)?,
-            sequences: at(args.sequences)?,
-            slots: at(args.slots)?,
-            table: at(args.table)?,
-            freqs: at(args.freqs)?,
-            heads,
-            kv_heads,
-            shift: args.shift,
-            blocks: args.blocks,
-            rows: args.rows,
-            columns: args.columns,
-            pairs,
-            adjacent: flags & ATTENTION_ADJACENT,
-            splits,
-        };
-        let step = self.counts(at(tokens.step)?, tokens.slot)?;
-        if self.common.attention.as_ref().is_some_and(|a| *a != attention) {
-            return None;
-        }
-        self.common = Common { step, attention: Some(attention) };
-        let stats = (kv_heads * splits * QUERIES * HEAD) as usize;
-        let told = decode_stack::Phase {
-            kind: decode_stack::ATTENTION,
-            scale: args.scale,
-            keys: at(args.keys)?,
-            values: at(args.values)?,
-            ..Default::default()
-        };
-        let phase = Phase { told, gives: stats + (kv_heads * splits * QUERIES * 2) as usize, stats };
-        let (fours, out) = (q / 4, at(args.out)?);
-        let told = decode_stack::Phase {
-            kind: decode_stack::COMBINE,
-            each: fours / self.groups,
-            over: fours % self.groups,
-            y: [out, 0, 0],
-            ..Default::default()
-        };
-        let combine = Phase { told, gives: q as usize, stats };
-        self.phases.extend([phase, combine]);
-        self.results.push((out, 0));
-        self.given = Some(vec![(out, q)]);
-        Some(())
-    }
-}
-
-/// The rows of three matrices: the last has the rows left by the first two.
-fn split(rows: u32, m: [u32; 2]) -> [u32; 3] {
-    let first = m[0].min(rows);
-    let second = m[1].min(rows - first);
-    [first, second, rows - first - second]
-}
-
-impl Stack {
-    /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
-    pub(super) fn bytes(&self) -> usize {
-        self.table() + self.phases.len() * PHASE_BYTES
+    /// The offset of the number of runs in bytes.
+    fn runs(&self) -> usize {
+        self.floats * 4
     }
 
-    fn table(&self) -> usize {
-        (PLACES * self.place * 4 + 4).next_multiple_of(ALIGN)
+    fn bytes(&self) -> usize {
+        self.runs() + 4
     }
 
-    /// The phases as the kernel reads them, and their offset in the stack's memory.
-    pub(super) fn phases(&self) -> (usize, Vec<u8>) {
-        let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
-        (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
-        (self.table(), out)
+    /// The place that phase `p` writes.
+    fn place(&self, p: usize) -> u32 {
+        self.places[p].0
     }
 
-    /// Phase `p` as the kernel reads it, with its places in the exchange.
-    fn told(&self, p: usize) -> decode_stack::Phase {
-        let (count, phase) = (self.phases.len(), &self.phases[p]);
-        // The tag of a place when phase `p` writes it: it differs from the tag before, which starts as zero.
-        let tag = |p: usize| {
-            let uses = (count - p % PLACES).div_ceil(PLACES);
-            ((p / PLACES + 1) & 1 | (uses & 1) << 1) as u32
-        };
-        let place = |p: usize| (p % PLACES * self.place) as u32;
-        let (in_at, in_tag) = p.checked_sub(1).map_or((0, 0), |before| (place(before), tag(before)));
-        let chunks = phase.told.chunks;
-        // The splits of attention come with their statistics.
-        let stats_from = if phase.told.kind == decode_stack::ATTENTION { place(p) } else { in_at };
-        decode_stack::Phase {
-            in_at,
-            in_tag,
-            out_at: place(p),
-            out_tag: tag(p),
-            together: THREADS.checked_div(chunks).unwrap_or(0),
-            magic: 65_536u32.checked_div(chunks).map_or(0, |n| n + 1),
-            stats_at: phase.stats as u32 + stats_from,
-            ..phase.told.clone()
-        }
-    }
-
-    pub(super) fn shape(&self) -> Shape {
-        let (grid, block) = ([self.groups, 1, 1], [decode_stack::ALL_THREADS, 1, 1]);
-        Shape { grid, block, shared: self.shared, cluster: 1, early: false, together: true }
-    }
-
-    /// The kernel's arguments, with the stack's memory.
-    pub(super) fn arguments(&self, memory: u64) -> DecodeStack {
-        let at = |address: u64| if address == 0 { Memory::Null } else { Memory::Address(address) };
-        // Without attention these values have no meaning, but kernels divide by some of them.
-        let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, ..Attention::default() };
-        let of = self.common.attention.clone().unwrap_or(none);
-        let (step, step_slot) = self.common.step.unwrap_or((0, 0));
-        DecodeStack {
-            phases: at(memory + self.table() as u64),
-            exchange: at(memory),
-            runs: at(memory + (PLACES * self.place * 4) as u64),
-            positions: at(of.positions),
-            sequences: at(of.sequences),
-            slots: at(of.slots),
-            table: at(of.table),
-            freqs: at(of.freqs),
-            step: at(step),
-            step_slot,
-            count: self.phases.len() as u32,
-            heads: of.heads,
-            kv_heads: of.kv_heads,
-            shift: of.shift,
-            blocks: of.blocks,
-            rows: of.rows,
-            columns: of.columns,
-            pairs: of.pairs,
-            adjacent: of.adjacent,
-            splits: of.splits,
-        }
+    /// The tag of a place when phase `p` writes it.
+    fn tag(&self, p: usize) -> u32 {
+        self.places[p].1
     }
 }

@@ -3,23 +3,18 @@
 #define ARGUMENTS_OVERLAP
 #include "dialect.h"
 #include "stream.h"
+#include "exchange.h"
 // Many launches of a decoding step as one: products of one token with ternary weights and attention over f32 caches, in the order in which each
-// needs what the one before it gives. A workgroup a multiprocessor, all there at the same time. A launch that follows another starts a
-// microsecond after its end and reads what that wrote half a microsecond later; here a value goes from workgroup to workgroup with one store and
-// one load that is repeated until it is there, and the weights of what comes next are read into shared memory meanwhile.
+// needs what the one before it gives. A workgroup a multiprocessor, all there at the same time; the weights of what comes next are read into
+// shared memory while values are on their way.
 //
-// A phase is what a launch was (attention is two). Values that phases pass on are f32 in `exchange`, whose lowest bit says in which use of
-// the place they were written: it is 0 and 1 in turn, from use to use and so from run to run. So a value is known to be there by itself. A place is
-// used again 12 phases later; by then every workgroup has read it, because in between it took values from all others that they
-// computed after they had read. Each result is written to its tensor too, for whoever comes after the stack.
+// A phase is what a launch was (attention is two). `exchange.h` says how values pass on.
 
 constexpr uint THREADS = 480, ALL_THREADS = THREADS + 32, WARPS = THREADS / 32, PARTS = 16, BARS = 8; // threads that compute; all, with the warp that reads weights
 constexpr uint PRODUCTS = 0, ATTENTION = 1, COMBINE = 2;
 static_assert(COMBINE == ATTENTION + 1, "the parts of attention put together follow it");
 constexpr uint GATED = 1, RELU2 = 2;
 constexpr uint MOST_ROWS = 256;                 // of a workgroup in a phase
-constexpr float LOWEST = -1e38f;
-constexpr uint PATIENCE = 1u << 22;             // polls, some seconds: what does not come then never comes
 
 struct __align__(16) Phase {
     uint kind, flags;
@@ -57,27 +52,7 @@ struct Shared {
 static_assert(sizeof(Shared) == 44208, "the host counts them");
 HOST(Phase, Shared, THREADS, ALL_THREADS, BARS, PRODUCTS, ATTENTION, COMBINE, GATED, RELU2, MOST_ROWS)
 
-FN uint shared_address(const void *p) { return (uint)__cvta_generic_to_shared(p); }
 FN void bar() { asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory"); }
-FN void wait(uint bar, uint parity)
-{
-    asm volatile("{ .reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN; }" :: "r"(bar), "r"(parity) : "memory");
-}
-
-FN uint tag_of(uint tag, uint run) { return (tag ^ (run & tag >> 1)) & 1u; }
-FN float tagged(float x, uint tag) { return as_f32((as_u32(x) & ~1u) | tag); }
-FN void give(float *p, float v) { asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" :: "l"(p), "f"(v) : "memory"); }
-FN void give(float *p, float2 v) { asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" :: "l"(p), "f"(v.x), "f"(v.y) : "memory"); }
-FN void give(float *p, float4 v) { asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory"); }
-FN float4 peek(const float4 *p) { float4 v; asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory"); return v; }
-FN float2 peek(const float2 *p) { float2 v; asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory"); return v; }
-// Whether one of four values is of another use of its place.
-FN uint others(float4 v, uint tag) { return ((as_u32(v.x) ^ tag) | (as_u32(v.y) ^ tag) | (as_u32(v.z) ^ tag) | (as_u32(v.w) ^ tag)) & 1u; }
-FN bool fits(float4 v, uint tag) { return others(v, tag) == 0; }
-FN bool fits(float2 v, uint tag) { return (((as_u32(v.x) ^ tag) | (as_u32(v.y) ^ tag)) & 1u) == 0; }
-FN void keep(float *p, float v) { asm volatile("st.global.f32 [%0], %1;" :: "l"(p), "f"(v) : "memory"); }
-FN void keep(float *p, float4 v) { asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory"); }
-
 // Four codes, as matvec_i8.k makes them.
 FN uint codes4(float4 v, float inverse)
 {
@@ -85,11 +60,6 @@ FN uint codes4(float4 v, float inverse)
     const uint a = as_u32(rounded_product(v.x, inverse) + big), b = as_u32(rounded_product(v.y, inverse) + big);
     const uint c = as_u32(rounded_product(v.z, inverse) + big), d = as_u32(rounded_product(v.w, inverse) + big);
     return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
-}
-
-FN void bulk(uint to, const uchar *from, uint bytes, uint bar, ulong policy)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" :: "r"(to), "l"(from), "r"(bytes), "r"(bar), "l"(policy) : "memory");
 }
 
 // One warp: reads the weights of all phases, each as soon as its place is free, writes down where the scales of each row lie, and has the L2

@@ -9,7 +9,8 @@ use super::super::kernels::attention::{
 use super::super::kernels::attention_decode::{AttentionDecode, AttentionDecodeCodes, AttentionJoin};
 use super::super::kernels::cuda::attention_codes::AttentionCodes;
 use super::super::kernels::cuda::attention_few::{self, AttentionFew};
-use super::super::launch::{launch, launch_of, single};
+use super::super::launch::{launch, launch_of, one_token, single};
+use super::super::stack;
 use super::super::{KernelLaunch, Memory, NativeKernel, Part, StackPhase, Target};
 use super::{Cache, Numbers, Operands, Sizes};
 
@@ -219,9 +220,13 @@ pub(super) fn kernel(
         };
     }
     let entry = format!("attention_decode_{cache}_{made_for}_{at_a_time}");
+    let mut phase = None;
     let launch = if on_tensor_cores && !coded {
-        let args = floats!(AttentionFew, narrow: u32::from(narrow), q_norm, k_norm, eps);
-        launch(args, format!("attention_few_{d}_{simds}"), grid, threads)?
+        let args = Arc::new(floats!(AttentionFew, narrow: u32::from(narrow), q_norm, k_norm, eps));
+        if appends && !narrow && stack::serves(target) && one_token(count).is_some() {
+            phase = Some(StackPhase::Attention(args.clone(), d));
+        }
+        launch_of(args, format!("attention_few_{d}_{simds}"), grid, threads)?
     } else if coded {
         // The kernels for caches of codes, from either text.
         macro_rules! codes {
@@ -266,11 +271,11 @@ pub(super) fn kernel(
     } else {
         let args = Arc::new(floats!(AttentionDecode));
         let joins = (sizes.cache, made_for, at_a_time) == (Cache::F32, 128, 4);
-        let phase = joins.then(|| StackPhase::Attention(args.clone()));
-        KernelLaunch { phase, ..launch_of(args, entry, grid, threads)? }
+        phase = joins.then(|| StackPhase::AttentionF32(args.clone()));
+        launch_of(args, entry, grid, threads)?
     };
     let launch = KernelLaunch { grid: [launch.grid[0], launch.grid[1], grid_z], ..launch };
-    let mut kernel = NativeKernel { scratch, counters, ..single(launch) };
+    let mut kernel = NativeKernel { scratch, counters, phase, ..single(launch) };
     kernel.parts.extend(join.map(Part::Kernel));
     Some(kernel)
 }

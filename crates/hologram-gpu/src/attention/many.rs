@@ -105,5 +105,5 @@ pub(super) fn kernel(
     let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
     let attend = launch(args, format!("attention_prefill_{ty}_{d}"), grid, simds * sides * 32)?;
     parts.push(Part::Kernel(KernelLaunch { shared: number(shared)?, ..attend }));
-    Some(NativeKernel { parts, scratch, counters: 0 })
+    Some(NativeKernel { parts, scratch, counters: 0, phase: None })
 }

@@ -104,5 +104,5 @@ pub(super) fn kernel(
         };
         parts.push(Part::Kernel(launch(args, "attention_wide_join", [sizes.heads, tokens.max()], d)?));
     }
-    Some(NativeKernel { parts, scratch, counters: 0 })
+    Some(NativeKernel { parts, scratch, counters: 0, phase: None })
 }

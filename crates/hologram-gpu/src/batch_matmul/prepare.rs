@@ -32,7 +32,7 @@ impl Prepared {
     /// With the product's kernel, whose scratch memory comes after.
     pub fn before(self, kernel: NativeKernel) -> NativeKernel {
         let parts = self.parts.into_iter().chain(kernel.parts).collect();
-        NativeKernel { parts, scratch: kernel.scratch.max(self.scratch), counters: kernel.counters }
+        NativeKernel { parts, scratch: kernel.scratch.max(self.scratch), counters: kernel.counters, phase: None }
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn joined(
 ) -> Option<NativeKernel> {
     if splits == 1 {
         let parts = vec![Part::Kernel(multiply(product.y)?)];
-        return Some(NativeKernel { parts, scratch, counters: 0 });
+        return Some(NativeKernel { parts, scratch, counters: 0, phase: None });
     }
     let sums = Memory::Scratch(scratch);
     let name = match product.result {
@@ -130,5 +130,5 @@ pub(super) fn joined(
     let threads = if fours { elements / 4 } else { elements };
     let join = launch(args, name, [threads.div_ceil(256), 1], 256)?;
     let parts = vec![Part::Kernel(multiply(sums)?), Part::Kernel(join)];
-    Some(NativeKernel { parts, scratch: scratch.checked_add(product.sums(splits)?)?, counters: 0 })
+    Some(NativeKernel { parts, scratch: scratch.checked_add(product.sums(splits)?)?, counters: 0, phase: None })
 }

@@ -79,7 +79,7 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
         let plan = Plan { memory: plan, bytes: words * 4, tile, most_tiles, slots };
         let (products, scratch) = wide::products(request, &plan, target)?;
         let parts = [vec![order], products].concat().into_iter().map(Part::Kernel).collect();
-        return Some(NativeKernel { parts, scratch, counters: 0 });
+        return Some(NativeKernel { parts, scratch, counters: 0, phase: None });
     }
     let [w0, h0, s0] = request.matrix(0);
     let [w1, h1, s1] = request.matrix(1);
@@ -108,5 +108,5 @@ pub(super) fn find(request: &Request, target: Target) -> Option<NativeKernel> {
     let products = launch(products, entry, [request.m.div_ceil(rows), most_tiles], 256)?;
     let shared = number(tile * (STAGES * STAGE_BYTES + 8))?;
     let parts = [order, KernelLaunch { shared, ..products }];
-    Some(NativeKernel { parts: parts.map(Part::Kernel).into(), scratch: words * 4, counters: 0 })
+    Some(NativeKernel { parts: parts.map(Part::Kernel).into(), scratch: words * 4, counters: 0, phase: None })
 }

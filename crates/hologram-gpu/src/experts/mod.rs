@@ -17,8 +17,9 @@ mod wide;
 
 use super::gemm::Mode;
 use super::kernels::expert_sums::{self, ExpertSum};
-use super::launch::{Count, Places, all_f32, launch, number, single};
-use super::{Memory, NativeKernel, Target};
+use super::launch::{Count, Places, all_f32, launch, number, one_token, single};
+use super::stack::{self, PhaseExperts, PhaseMatrix};
+use super::{Memory, NativeKernel, StackPhase, Target};
 
 /// The operation after the products; the numbers are those of `After` in `experts.k`, except for sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,8 +185,42 @@ impl Request {
         match many::serves(self, target) {
             true if self.after == After::Sum => None,
             true => many::find(self, target),
-            false => tiles::find(self, target).or_else(|| few::find(self, target)),
+            false => {
+                let kernel = tiles::find(self, target).or_else(|| few::find(self, target))?;
+                Some(NativeKernel { phase: self.phase().filter(|_| stack::serves(target)), ..kernel })
+            }
         }
+    }
+
+    /// The request of one token as a phase of a stack.
+    fn phase(&self) -> Option<StackPhase> {
+        let summed = self.after == After::Sum;
+        let codes = DType::I8Groups { group: 32 };
+        let served = (summed || self.gated())
+            && self.x == codes
+            && self.per_slot == summed
+            && self.quantized == summed.then_some(0.0);
+        if !served {
+            return None;
+        }
+        let rows = number(self.m)?;
+        let (inputs, places) = (&self.inputs, &self.places);
+        let tensors = inputs.w.iter().flatten().map(|i| PhaseMatrix::of(self.w, places.at(*i), rows));
+        let phase = PhaseExperts {
+            x: places.input(inputs.x, 0),
+            k: number(self.k)?,
+            slots: number(self.slots)?,
+            experts: number(self.experts)?,
+            matrices: tensors.collect::<Option<_>>()?,
+            after: self.after as u32,
+            bias: inputs.bias.map(|b| b.map(|b| places.input(b, 0))),
+            ids: places.input(inputs.ids, 0),
+            weights: inputs.weights.map(|w| places.input(w, 0)),
+            residual: inputs.residual.map(|r| places.input(r, 0)),
+            y: places.output(0),
+            step: one_token(places.counted(Count::of(&[self.tokens])?))?,
+        };
+        Some(if summed { StackPhase::ExpertSum(phase) } else { StackPhase::Experts(phase) })
     }
 
     /// What the products of many tokens do before they are stored.

@@ -173,7 +173,7 @@ fn by_type(product: &Product, find: impl Fn(&Product) -> Option<NativeKernel>) -
         };
         parts.extend(find(&own)?.parts);
     }
-    Some(NativeKernel { parts, scratch: 0, counters: 0 })
+    Some(NativeKernel { parts, scratch: 0, counters: 0, phase: None })
 }
 
 /// Tokens, row length and rows of w of a product x [n, k] · w [m, k]ᵀ = y [n, m].

@@ -27,7 +27,7 @@ impl Unpacked {
     pub fn before(self, kernel: NativeKernel) -> NativeKernel {
         let mut parts = self.parts;
         parts.extend(kernel.parts);
-        NativeKernel { parts, scratch: kernel.scratch.max(self.scratch), counters: kernel.counters }
+        NativeKernel { parts, scratch: kernel.scratch.max(self.scratch), counters: kernel.counters, phase: None }
     }
 }
 

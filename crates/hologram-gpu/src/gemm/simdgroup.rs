@@ -42,7 +42,7 @@ pub(super) fn find(product: &Product) -> Option<NativeKernel> {
         return None;
     }
     let parts: Option<Vec<Part>> = runs.into_iter().map(|run| part(product, x, run)).collect();
-    Some(NativeKernel { parts: parts?, scratch: 0, counters: 0 })
+    Some(NativeKernel { parts: parts?, scratch: 0, counters: 0, phase: None })
 }
 
 fn matrix(product: &Product, x: &str, i: usize) -> Option<Matrix> {

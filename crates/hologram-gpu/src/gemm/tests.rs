@@ -565,7 +565,7 @@ fn packed_matrices_are_unpacked_first() {
     assert!(find_blas(&fixed, H200).is_none());
     let (call, unpacked) = find_blas(&fixed, A100).unwrap();
     assert_eq!(scratch(call.w), Some(0));
-    let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0 };
+    let kernel = NativeKernel { parts: vec![Part::Blas(Box::new(call))], scratch: 1, counters: 0, phase: None };
     assert_eq!(parts(&unpacked.before(kernel)), [("unpack_q6_k".into(), Some(0)), ("blas".into(), Some(0))]);
     // f32 or 8-bit activations, and matrices of 2 GiB.
     for (x, m) in [(DType::F32, 64), (DType::I8Groups { group: 32 }, 64), (DType::BF16, 1 << 18)] {

@@ -135,10 +135,10 @@ impl Products<'_> {
         let form = if work.gated { "gate" } else { "rows" };
         let entry = format!("{}_{form}_h{held}", work.weights.name);
         let gate = work.gated.then_some(if self.after == After::Relu2 { Gate::Relu2 } else { Gate::Swiglu });
-        let phase = StackPhase::Products { gate, args: args.clone() };
+        let phase = StackPhase::Ternary { gate, args: args.clone() };
         let launch = launch_of(args, entry, [shares.workgroups, 1], THREADS)?;
         let phase = Some(phase).filter(|_| work.weights.name == "t2");
-        Some(single(KernelLaunch { shared: number(shares.shared)?, phase, ..launch }))
+        Some(NativeKernel { phase, ..single(KernelLaunch { shared: number(shares.shared)?, ..launch }) })
     }
 
     /// The ranges that the launch before may prefetch, in the form of `stream.h`: codes and scales of each matrix, all

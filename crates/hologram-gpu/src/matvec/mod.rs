@@ -19,7 +19,8 @@ pub(super) use packed::ZEROS;
 use super::gemm;
 use super::kernels::matvec::Matvec;
 use super::launch::{launch, number, single};
-use super::{FEW_TOKENS, FEW_TOKENS_AS_F32, KernelLaunch, Memory, NativeKernel, Target};
+use super::stack::{self, PhaseMatrix, PhaseProducts};
+use super::{FEW_TOKENS, FEW_TOKENS_AS_F32, KernelLaunch, Memory, NativeKernel, StackPhase, Target};
 use plan::{Activations, Plan, Weights, Work};
 
 /// Values of ε that mean: no norm; no norm, and activations already quantised.
@@ -97,7 +98,7 @@ fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<Nati
         outputs: vec![y],
         step: spec.uses_step().then_some(step),
     };
-    products.kernel(most_tokens, target)
+    products.kernel_or_phase(most_tokens, target)
 }
 
 /// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to
@@ -131,7 +132,7 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     let step = group.uses_step().then_some(step);
     let first = weights.first()?.0;
     let few = few_tokens(converted.0.format, first.format, first.row_len(), target);
-    Products { x, norm, converted, weights, after, residual, outputs, step }.kernel(few, target)
+    Products { x, norm, converted, weights, after, residual, outputs, step }.kernel_or_phase(few, target)
 }
 
 /// Tensors with the indices of their first views' bindings, and the index after all of them.
@@ -147,6 +148,45 @@ fn places<'a>(tensors: &[&'a TensorSpec]) -> (Vec<Bound<'a>>, usize) {
 }
 
 impl Products<'_> {
+    /// The kernel, with its form as a phase of a stack if it has one.
+    fn kernel_or_phase(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
+        let kernel = self.kernel(most_tokens, target)?;
+        let phase = kernel.phase.clone().or_else(|| self.phase().filter(|_| stack::serves(target)));
+        Some(NativeKernel { phase, ..kernel })
+    }
+
+    /// The products of one token as a phase of a stack.
+    fn phase(&self) -> Option<StackPhase> {
+        let (x, at) = self.x;
+        let (converted, floor) = self.converted;
+        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let (slot, step, most) = match tokens {
+            Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
+            Extent::Step { slot, max, .. } => (slot, Memory::Binding(self.step?), max),
+        };
+        let gate = match self.after {
+            After::Store | After::Residual => None,
+            After::Swiglu => Some(Gate::Swiglu),
+            After::Relu2 => Some(Gate::Relu2),
+            After::SwigluBf16 | After::Relu2Bf16 => return None,
+        };
+        let codes = converted.format == (DType::I8Groups { group: 32 });
+        if most != 1 || !codes || floor != 0.0 || x.format != DType::F32 {
+            return None;
+        }
+        let matrix = |(w, at): &Bound| PhaseMatrix::of(w.format, *at, number(w.max_rows())?);
+        Some(StackPhase::Products(PhaseProducts {
+            x: Memory::Binding(at),
+            norm: self.norm.map(|((_, at), eps)| (Memory::Binding(at), eps)),
+            k: number(k)?,
+            matrices: self.weights.iter().map(matrix).collect::<Option<_>>()?,
+            gate,
+            residual: self.residual.map(|(_, at)| Memory::Binding(at)),
+            outputs: self.outputs.iter().map(|(_, at)| Memory::Binding(*at)).collect(),
+            step: (step, slot),
+        }))
+    }
+
     /// Matrices of several formats: one launch per run of one format.
     fn apart(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
         if self.after != After::Store || self.outputs.len() != self.weights.len() {
@@ -164,7 +204,7 @@ impl Products<'_> {
             }
             parts.extend(kernel.parts);
         }
-        Some(NativeKernel { parts, scratch: 0, counters: 0 })
+        Some(NativeKernel { parts, scratch: 0, counters: 0, phase: None })
     }
 
     fn kernel(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {

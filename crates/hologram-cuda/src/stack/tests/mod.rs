@@ -4,13 +4,17 @@
 use std::cell::Cell;
 
 use hologram_device::{
-    AttentionPrecision, Backend, Binding, Buffer, DType, Elementwise, Extent, GroupNode, GroupSpec, Launch,
+    AttentionPrecision, Backend, Binding, BlockType, Buffer, DType, Elementwise, Extent, GroupNode, GroupSpec, Launch,
     LaunchConfig, Operand, Operation, RopeStyle, TensorSpec,
 };
-use hologram_gpu::{KernelArgs, Target, find_group};
+use hologram_gpu::kernels::cuda::decode_stack;
+use hologram_gpu::{Target, find_group};
 
+use super::ternary::{BARRIERS, SHARED};
 use super::*;
 use crate::CudaBackend;
+
+mod layers;
 
 const H200: Target = Target::nvidia(90, 132, 232_448);
 const TOKEN: Extent = Extent::step(0, 1);
@@ -150,11 +154,12 @@ fn kernels(launches: &[Group]) -> Vec<Kernel> {
 fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
     let kernels = kernels(launches);
     let refs: Vec<_> = kernels.iter().map(|(kernel, arguments)| Some((kernel, arguments.as_slice()))).collect();
-    let stacks = plan(&refs, max_shared);
+    let stacks = plan(&refs, max_shared, H200.multiprocessors);
     for stack in &stacks {
-        assert!(stack.shared <= max_shared && stack.arguments(0).list().len() == 21);
+        assert!(stack.shape().shared <= max_shared && stack.arguments(0).len() == 21);
         let (at, table) = stack.phases();
         assert_eq!((at % 16, at + table.len()), (0, stack.bytes()));
+        let Form::Ternary(stack) = &stack.form else { panic!("products with ternary weights") };
         // Weights, which are prefetched in order, never overwrite others that are still needed, nor exceed the ring.
         let mut ended = 0;
         let products: Vec<usize> =
@@ -172,12 +177,13 @@ fn stacks(launches: &[Group], max_shared: u32) -> Vec<[usize; 2]> {
         }
         // In every run, an output has another tag than the place had before, and its reader expects that tag.
         let told: Vec<_> = (0..stack.phases.len()).map(|p| stack.told(p)).collect();
-        let mut places = [0; PLACES];
+        let mut places = std::collections::HashMap::new();
         for run in 0..4 {
             for p in 0..stack.phases.len() {
                 let bit = |tag: u32| (tag ^ (run & tag >> 1)) & 1;
-                let given = bit(told[p].out_tag);
-                assert_ne!(std::mem::replace(&mut places[p % PLACES], given), given, "run {run}, phase {p}");
+                let (at, given) = (told[p].out_at, bit(told[p].out_tag));
+                let before = places.insert(at, given).unwrap_or_default();
+                assert_ne!(before, given, "run {run}, phase {p}");
                 let before = told.get(p.wrapping_sub(1));
                 assert!(before.is_none_or(|b| (told[p].in_at, told[p].in_tag) == (b.out_at, b.out_tag)));
             }
@@ -238,7 +244,39 @@ impl Random {
                 let exponent = 15 - (k as f64).sqrt().log2().round() as u16;
                 (0..bytes / 2).flat_map(|_| (exponent << 10 | (self.next() % 1024) as u16).to_le_bytes()).collect()
             }
+            (DType::Planes(block), _) => {
+                let mut out: Vec<u8> = (0..bytes).map(|_| self.next() as u8).collect();
+                if view == 1 + usize::from(block.high_bits() > 0) {
+                    out.chunks_exact_mut(block.record_bytes()).for_each(|record| self.record(block, k, record));
+                }
+                out
+            }
             _ => self.floats(bytes / 4),
+        }
+    }
+}
+
+impl Random {
+    /// Makes the values that a record scales about 1/√k.
+    fn record(&mut self, block: BlockType, k: usize, record: &mut [u8]) {
+        let magnitude = match block {
+            BlockType::Q8_0 => 6,
+            BlockType::Q2_K | BlockType::Q4_1 | BlockType::Q5_1 => 4,
+            BlockType::Q4_K | BlockType::Q5_K | BlockType::Q6_K | BlockType::IQ3_S_N | BlockType::IQ3_XXS_N => 10,
+            BlockType::Q3_K | BlockType::IQ2_N => 7,
+            BlockType::IQ4_XS => 12,
+            BlockType::IQ4_NL => 6,
+            _ => 2,
+        };
+        let root = (k as f64).sqrt().log2().round() as u16;
+        for number in record.chunks_exact_mut(2).take(block.numbers()) {
+            let exponent = 15u16.saturating_sub(root + magnitude).max(1);
+            number.copy_from_slice(&(exponent << 10 | (self.next() % 1024) as u16).to_le_bytes());
+        }
+        match block {
+            BlockType::MXFP4 => record[0] = 125 - root as u8 + (self.next() % 2) as u8,
+            BlockType::NVFP4 => record.iter_mut().for_each(|b| *b = 8 + *b % 16),
+            _ => {}
         }
     }
 }

@@ -1,0 +1,595 @@
+//! Stacks of products of one token with weights in codes, attention over `f16` caches, routers and experts:
+//! `decode_layers.cu`.
+
+use hologram_device::{BlockType, Gate};
+use hologram_gpu::kernels::attention::{
+    ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS, ATTENTION_SINKS, ATTENTION_WINDOW,
+};
+use hologram_gpu::kernels::cuda::attention_few::AttentionFew;
+use hologram_gpu::kernels::cuda::decode_layers::{self as kernel, DecodeLayers, PHASE_BYTES, SHARED_BYTES};
+use hologram_gpu::kernels::cuda::router::{self, Router};
+use hologram_gpu::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
+
+use super::super::record::Shape;
+use super::{ALIGN, Arguments, Exchange, LEAST, Launches, address, memory};
+
+pub(super) const IMAGE: &str = "decode_layers";
+/// Shared memory that the kernel uses before its ring of weights.
+const SHARED: u32 = (SHARED_BYTES as u32).next_multiple_of(128);
+/// The fewest and the most places in the ring: more of them are smaller.
+const SLOTS: std::ops::RangeInclusive<u32> = 2..=4;
+/// Bytes by which a copy's place may exceed what it is for: it begins and ends at multiples of 16 bytes.
+const COPY_MORE: u32 = 48;
+/// Elements of a chunk, and of the chunks that a warp's threads have.
+const CHUNK: u32 = 32;
+const OF_WARP: u32 = 32 * CHUNK;
+const WARPS: u32 = kernel::THREADS / 32;
+/// `SWIGLU` and `RELU2` of `expert_gate.h`.
+const SWIGLU: u32 = 1;
+const RELU2: u32 = 2;
+
+/// Launches fused to one.
+pub(super) struct Stack {
+    pub(super) phases: Vec<Phase>,
+    common: Common,
+    groups: u32,
+    /// Places in the ring of weights, and bytes of each.
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u32,
+    exchange: Exchange,
+}
+
+/// One phase. Its places in the exchange are known when all phases are: [`Stack::told`].
+#[derive(Clone, Default)]
+pub(super) struct Phase {
+    /// The phase as the kernel reads it.
+    pub(super) told: kernel::Phase,
+    /// The phase whose values it reads, and the router whose logits it reads.
+    pub(super) source: Option<usize>,
+    pub(super) logits: Option<usize>,
+    /// Floats that it outputs, and the offset after them of the statistics of attention.
+    gives: usize,
+    stats: usize,
+}
+
+/// Values common to all phases; `None` until a phase sets them.
+#[derive(Default)]
+struct Common {
+    step: Option<(u64, u32)>,
+    attention: Option<Attention>,
+}
+
+#[derive(Clone, Default, PartialEq)]
+struct Attention {
+    positions: u64,
+    sequences: u64,
+    slots: u64,
+    table: u64,
+    freqs: u64,
+    heads: u32,
+    kv_heads: u32,
+    shift: u32,
+    blocks: u32,
+    rows: u32,
+    columns: u32,
+    pairs: u32,
+    adjacent: u32,
+    splits: u32,
+    d: u32,
+}
+
+/// The longest stack that begins with the first of these launches, and how many they are.
+pub(super) fn plan(launches: &Launches, max_shared: u32, groups: u32) -> Option<(Stack, usize)> {
+    let ring = max_shared.checked_sub(SHARED)?;
+    let mut chain = Chain { groups, ..Chain::default() };
+    // A router's choice is part of the next phase: it cannot be the last.
+    let mut complete = (0, 0);
+    for (i, launch) in launches.iter().enumerate() {
+        let Some((native, arguments)) = launch else { break };
+        let joined = match &native.phase {
+            Some(StackPhase::Products(args)) => chain.products(args, arguments),
+            Some(StackPhase::Attention(args, d)) => chain.attention(args, *d, arguments),
+            Some(StackPhase::Router(args)) => chain.router(args, arguments),
+            Some(StackPhase::Experts(args)) => chain.experts(args, arguments),
+            Some(StackPhase::ExpertSum(args)) => chain.sum(args, arguments),
+            Some(StackPhase::Ternary { .. } | StackPhase::AttentionF32(_)) | None => None,
+        };
+        if joined.is_none() {
+            break;
+        }
+        if !chain.routes() {
+            complete = (i + 1, chain.phases.len());
+        }
+    }
+    let (count, phases) = complete;
+    let Chain { phases: mut all, common, .. } = chain;
+    all.truncate(phases);
+    // On an H200 a layer of Qwen3 30B A3B takes 32 µs instead of 42. Dense layers of 8B take 52 instead of 46, because
+    // the products' instructions, not the memory, then say the speed: they stay apart.
+    if count < LEAST || !all.iter().any(|p| p.told.flags & kernel::CHOOSE != 0) {
+        return None;
+    }
+    let (slots, slot_bytes) = divide(ring, &mut all)?;
+    let exchange = Exchange::of(all.iter().map(|p| p.gives))?;
+    Some((Stack { phases: all, common, groups, slots, slot_bytes, exchange }, count))
+}
+
+/// The greatest number of places in the ring in which a row of each matrix has room, and their size; sets the rows that
+/// are copied at a time.
+fn divide(ring: u32, phases: &mut [Phase]) -> Option<(u32, u32)> {
+    SLOTS
+        .rev()
+        .map(|slots| (slots, ring / slots / 128 * 128))
+        .find(|(_, bytes)| phases.iter_mut().filter(|p| p.told.kind == kernel::PRODUCTS).all(|p| p.told.divide(*bytes)))
+}
+
+/// The division of a phase's rows into pieces.
+trait Pieces {
+    /// Sets the rows of each matrix that fit into this many bytes; whether at least one does.
+    fn divide(&mut self, bytes: u32) -> bool;
+}
+
+impl Pieces for kernel::Phase {
+    fn divide(&mut self, bytes: u32) -> bool {
+        let gated = self.flags & kernel::GATED != 0;
+        let copies = if gated { 2 } else { self.segments };
+        let room = bytes.saturating_sub(copies * 3 * COPY_MORE);
+        let matrices = if gated { 1 } else { 3 };
+        let mut fits = true;
+        for m in 0..matrices {
+            let row: u32 = self.bytes[3 * m..3 * m + 3].iter().sum();
+            if row == 0 {
+                continue;
+            }
+            let fit = room / (row * copies);
+            fits &= fit > 0;
+            // Warps take four rows each at a time, or fewer.
+            let together = WARPS / self.parts.max(1);
+            let unit = (1..=4).rev().map(|rows| rows * together).find(|unit| *unit <= fit).unwrap_or(1);
+            self.piece[m] = fit - fit % unit;
+        }
+        fits
+    }
+}
+
+/// A stack under construction.
+#[derive(Default)]
+struct Chain {
+    phases: Vec<Phase>,
+    common: Common,
+    groups: u32,
+    /// Addresses and lengths of the newest phase's outputs; `None` before the first phase.
+    given: Option<Vec<(u64, u32)>>,
+    /// Results: address, and rows if a phase has only this result.
+    results: Vec<(u64, u32)>,
+    /// The router whose experts follow, and the results of its choice.
+    router: Option<Routed>,
+}
+
+/// A router's phase, and what its launch reads and writes.
+#[derive(Clone, Default)]
+struct Routed {
+    phase: usize,
+    /// Whether its experts have not come yet.
+    open: bool,
+    experts: u32,
+    chosen: u32,
+    form: u32,
+    ids: u64,
+    weights: u64,
+    converted: u64,
+    x_scales: u64,
+}
+
+impl Chain {
+    fn routes(&self) -> bool {
+        self.router.as_ref().is_some_and(|r| r.open)
+    }
+
+    /// Sets the number of tokens, if it comes from the step block: it must be the same for all phases.
+    fn counts(&mut self, step: u64, slot: u32) -> Option<()> {
+        let count = (step != 0 && slot != u32::MAX).then_some((step, slot));
+        if self.phases.is_empty() {
+            self.common.step = count;
+        }
+        (self.common.step == count).then_some(())
+    }
+
+    /// The x of a phase: null and the phase before if that outputs it; `None` if x is neither that nor older than the
+    /// stack.
+    fn source(&self, x: u64, k: u32) -> Option<(u64, Option<usize>)> {
+        match &self.given {
+            None => Some((x, None)),
+            Some(tensors) => (!self.routes() && *tensors == [(x, k)]).then_some((0, Some(self.phases.len() - 1))),
+        }
+    }
+
+    /// The rows of a workgroup, and how many workgroups have one more: all must have some, so that those that read a
+    /// phase's results know that all others have come as far.
+    fn share(&self, rows: u32) -> Option<(u32, u32)> {
+        let (each, over) = (rows / self.groups, rows % self.groups);
+        (each > 0).then_some((each, over))
+    }
+
+    /// Whether each workgroup adds rows that it computed itself, or rows older than the stack.
+    fn adds(&self, residual: u64, rows: u32) -> bool {
+        self.results.iter().rev().find(|r| r.0 == residual).is_none_or(|r| r.1 == rows)
+    }
+
+    /// A phase of products, without its matrices and results. `k`: elements of a segment.
+    fn template(&self, k: u32, segments: u32, rows: u32, gated: bool) -> Option<kernel::Phase> {
+        let length = k.checked_mul(segments)?;
+        let (chunks, parts) = (k / CHUNK, length.div_ceil(OF_WARP));
+        let (each, over) = self.share(rows)?;
+        let most = (each + u32::from(over > 0)) * if gated { 2 } else { 1 };
+        let served = k > 0
+            && k.is_multiple_of(CHUNK)
+            && length <= kernel::MOST_LENGTH
+            && most.checked_mul(parts)? <= kernel::MOST_SUMS;
+        served.then(|| kernel::Phase {
+            kind: kernel::PRODUCTS,
+            flags: if gated { kernel::GATED } else { 0 },
+            k: length,
+            each,
+            over,
+            chunks,
+            parts,
+            magic: 256 / parts + 1,
+            segments,
+            segment_magic: 65_536 / chunks + 1,
+            m0: rows,
+            per: 1.0 / length as f32,
+            ..Default::default()
+        })
+    }
+
+    fn products(&mut self, args: &PhaseProducts, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let gated = args.gate.is_some();
+        let rows = match gated {
+            true => args.matrices.first()?.rows,
+            false => args.matrices.iter().try_fold(0u32, |sum, m| sum.checked_add(m.rows))?,
+        };
+        let (x, source) = self.source(at(args.x)?, args.k)?;
+        let mut told = self.template(args.k, 1, rows, gated)?;
+        set_matrices(&mut told, &args.matrices, args.k, arguments)?;
+        if !gated {
+            told.m0 = args.matrices.first()?.rows;
+            told.m1 = args.matrices.get(1).map_or(0, |m| m.rows);
+        }
+        told.after = match args.gate {
+            None => 0,
+            Some(Gate::Swiglu) => SWIGLU,
+            Some(Gate::Relu2) => RELU2,
+            Some(Gate::ClampedSwiglu) => return None,
+        };
+        told.x = x;
+        if let Some((norm, eps)) = args.norm {
+            (told.norm, told.eps) = (at(norm)?, eps);
+        }
+        if let Some(residual) = args.residual {
+            told.residual = at(residual)?;
+            if told.each >= kernel::MOST_RESIDUAL || gated || !self.adds(told.residual, rows) {
+                return None;
+            }
+        }
+        let mut tensors = Vec::new();
+        for (i, output) in args.outputs.iter().enumerate() {
+            *told.y.get_mut(i)? = at(*output)?;
+            tensors.push((told.y[i], if gated { rows } else { args.matrices.get(i)?.rows }));
+        }
+        if tensors.iter().any(|t| t.0 == 0) || tensors.len() != if gated { 1 } else { args.matrices.len() } {
+            return None;
+        }
+        self.counts(at(args.step.0)?, args.step.1)?;
+        self.give(Phase { told, source, gives: rows as usize, ..Phase::default() }, tensors);
+        Some(())
+    }
+
+    /// Adds a phase with its results.
+    fn give(&mut self, phase: Phase, tensors: Vec<(u64, u32)>) {
+        let only = tensors.len() == 1;
+        self.results.extend(tensors.iter().map(|(address, n)| (*address, if only { *n } else { 0 })));
+        self.given = Some(tensors);
+        self.phases.push(phase);
+    }
+
+    fn attention(&mut self, args: &AttentionFew, d: u32, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let AttentionFew { heads, kv_heads, sizes, flags, tokens, .. } = *args;
+        let (pairs, window) = (sizes >> ATTENTION_PAIRS, flags >> ATTENTION_WINDOW);
+        let (q, k) = (heads.checked_mul(d)?, kv_heads.checked_mul(d)?);
+        let given = [(at(args.q)?, q), (at(args.k)?, k), (at(args.v)?, k)];
+        let splits = (self.groups / kv_heads.max(1)).min(kernel::PARTS_OF_HEAD);
+        let flags = flags & !(window << ATTENTION_WINDOW);
+        let sinks = flags & ATTENTION_SINKS != 0;
+        let served = *self.given.as_ref()? == given
+            && !self.routes()
+            && splits > 0
+            && heads.is_multiple_of(kv_heads)
+            && heads / kv_heads <= kernel::MOST_HEADS
+            && matches!(d, 64 | 128)
+            && 2 * pairs <= d
+            && flags & !(ATTENTION_ADJACENT | ATTENTION_SINKS) == ATTENTION_APPEND | ATTENTION_COMBINE
+            && args.cap == 0.0
+            && args.narrow == 0;
+        if !served {
+            return None;
+        }
+        let attention = Attention {
+            positions: at(args.positions)?,
+            sequences: at(args.sequences)?,
+            slots: at(args.slots)?,
+            table: at(args.table)?,
+            freqs: at(args.freqs)?,
+            heads,
+            kv_heads,
+            shift: args.shift,
+            blocks: args.blocks,
+            rows: args.rows,
+            columns: args.columns,
+            pairs,
+            adjacent: flags & ATTENTION_ADJACENT,
+            splits,
+            d,
+        };
+        if self.common.attention.as_ref().is_some_and(|a| *a != attention) {
+            return None;
+        }
+        self.counts(at(tokens.step)?, tokens.slot)?;
+        self.common.attention = Some(attention);
+        let before = self.phases.len() - 1;
+        let stats = (kv_heads * splits * (heads / kv_heads) * d) as usize;
+        let (keys, values, normed) = (at(args.keys)?, at(args.values)?, args.eps >= 0.0);
+        let told = kernel::Phase {
+            kind: kernel::ATTENTION,
+            scale: args.scale,
+            window,
+            eps: args.eps,
+            keys,
+            values,
+            q_norm: if normed { at(args.q_norm)? } else { 0 },
+            k_norm: if normed { at(args.k_norm)? } else { 0 },
+            ..Default::default()
+        };
+        let gives = stats + (heads * splits * 2) as usize;
+        self.phases.push(Phase { told, source: Some(before), gives, stats, logits: None });
+        let (fours, out) = (q / 4, at(args.out)?);
+        let told = kernel::Phase {
+            kind: kernel::COMBINE,
+            each: fours / self.groups,
+            over: fours % self.groups,
+            sinks: if sinks { at(args.sinks)? } else { 0 },
+            y: [out, 0, 0],
+            ..Default::default()
+        };
+        let combine = Phase { told, source: Some(before + 1), gives: q as usize, stats, logits: None };
+        self.give(combine, vec![(out, q)]);
+        // Its rows are shared otherwise than those of products.
+        self.results.last_mut()?.1 = 0;
+        Some(())
+    }
+
+    fn router(&mut self, args: &Router, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let (x, source) = self.source(at(args.x)?, args.k)?;
+        let served = args.stored == 0
+            && args.conversion == router::TO_CODES
+            && args.least == 0.0
+            && args.n <= kernel::MOST_EXPERTS
+            && args.chosen <= kernel::MOST_JOINED
+            && args.k.is_multiple_of(CHUNK)
+            && args.k <= kernel::MOST_FLOATS
+            // Its experts read the same values of the phase before.
+            && source.is_some();
+        if !served {
+            return None;
+        }
+        self.counts(at(args.tokens.step)?, args.tokens.slot)?;
+        let told = kernel::Phase {
+            kind: kernel::PRODUCTS,
+            flags: kernel::FLOATS,
+            k: args.k,
+            each: args.n / self.groups,
+            over: args.n % self.groups,
+            parts: WARPS,
+            segments: 1,
+            m0: args.n,
+            types: [kernel::TYPE_F32, 0, 0],
+            bytes: [args.k * 4, 0, 0, 0, 0, 0, 0, 0, 0],
+            eps: args.eps,
+            per: 1.0 / args.k as f32,
+            x,
+            norm: at(args.norm)?,
+            bias: if args.biased != 0 { at(args.bias)? } else { 0 },
+            planes: [at(args.w)?, 0, 0, 0, 0, 0, 0, 0, 0],
+            ..Default::default()
+        };
+        self.router = Some(Routed {
+            phase: self.phases.len(),
+            open: true,
+            experts: args.n,
+            chosen: args.chosen,
+            form: args.form,
+            ids: at(args.ids)?,
+            weights: at(args.weights)?,
+            converted: at(args.converted)?,
+            x_scales: at(args.x_scales)?,
+        });
+        self.phases.push(Phase { told, source, gives: args.n as usize, ..Phase::default() });
+        Some(())
+    }
+
+    fn experts(&mut self, args: &PhaseExperts, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let routed = self.router.clone().filter(|r| r.open)?;
+        let router = self.phases.get(routed.phase)?.clone();
+        let m = args.matrices.first()?.rows;
+        let rows = m.checked_mul(args.slots)?;
+        let served = args.matrices.len() == 2
+            && (at(args.x)?, at(args.ids)?) == (routed.converted, routed.ids)
+            && (args.slots, args.experts, args.k) == (routed.chosen, routed.experts, router.told.k)
+            && args.bias == [None, None];
+        if !served {
+            return None;
+        }
+        let mut told = self.template(args.k, 1, rows, true)?;
+        set_matrices(&mut told, &args.matrices, args.k, arguments)?;
+        told.flags |= kernel::CHOOSE | kernel::EXPERTS;
+        told.m0 = m;
+        told.after = args.after;
+        (told.norm, told.eps) = (router.told.norm, router.told.eps);
+        (told.experts, told.chosen, told.form) = (routed.experts, routed.chosen, routed.form);
+        (told.ids, told.weights) = (routed.ids, routed.weights);
+        (told.converted, told.x_scales) = (routed.converted, routed.x_scales);
+        told.y[0] = at(args.y)?;
+        self.counts(at(args.step.0)?, args.step.1)?;
+        let tensors = vec![(told.y[0], rows)];
+        let phase =
+            Phase { told, source: router.source, logits: Some(routed.phase), gives: rows as usize, ..Phase::default() };
+        self.give(phase, tensors);
+        self.router = Some(Routed { open: false, ..routed });
+        Some(())
+    }
+
+    fn sum(&mut self, args: &PhaseExperts, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let routed = self.router.clone().filter(|r| !r.open)?;
+        let [matrix] = &args.matrices[..] else { return None };
+        let (rows, x) = (matrix.rows, at(args.x)?);
+        let (_, source) = self.source(x, args.k.checked_mul(args.slots)?)?;
+        let served = source == Some(routed.phase + 1)
+            && (at(args.ids)?, at(args.weights?)?) == (routed.ids, routed.weights)
+            && (args.slots, args.experts) == (routed.chosen, routed.experts)
+            && args.bias == [None, None];
+        if !served {
+            return None;
+        }
+        let mut told = self.template(args.k, args.slots, rows, false)?;
+        set_matrices(&mut told, std::slice::from_ref(matrix), args.k, arguments)?;
+        told.flags |= kernel::JOINED;
+        if let Some(residual) = args.residual {
+            told.residual = at(residual)?;
+            if told.each >= kernel::MOST_RESIDUAL || !self.adds(told.residual, rows) {
+                return None;
+            }
+        }
+        told.y[0] = at(args.y)?;
+        self.counts(at(args.step.0)?, args.step.1)?;
+        let tensors = vec![(told.y[0], rows)];
+        self.give(Phase { told, source, gives: rows as usize, ..Phase::default() }, tensors);
+        Some(())
+    }
+}
+
+/// Sets types, planes and sizes of a phase's matrices, whose rows or segments have `k` elements.
+fn set_matrices(told: &mut kernel::Phase, matrices: &[PhaseMatrix], k: u32, arguments: &Arguments) -> Option<()> {
+    for (i, matrix) in matrices.iter().enumerate() {
+        *told.types.get_mut(i)? = type_of(matrix.weights)?;
+        for (plane, bytes) in matrix.row_bytes(k)?.into_iter().enumerate() {
+            told.bytes[3 * i + plane] = bytes;
+            told.planes[3 * i + plane] = address(matrix.planes[plane], arguments)?;
+        }
+    }
+    Some(())
+}
+
+/// The kernel's number of a type of weights.
+fn type_of(weights: BlockType) -> Option<u32> {
+    Some(match weights {
+        BlockType::Q8_0 => kernel::TYPE_Q8_0,
+        BlockType::Q4_0 => kernel::TYPE_Q4_0,
+        BlockType::Q4_1 => kernel::TYPE_Q4_1,
+        BlockType::Q5_0 => kernel::TYPE_Q5_0,
+        BlockType::Q5_1 => kernel::TYPE_Q5_1,
+        BlockType::Q2_K => kernel::TYPE_Q2_K,
+        BlockType::Q3_K => kernel::TYPE_Q3_K,
+        BlockType::Q4_K => kernel::TYPE_Q4_K,
+        BlockType::Q5_K => kernel::TYPE_Q5_K,
+        BlockType::Q6_K => kernel::TYPE_Q6_K,
+        BlockType::IQ4_NL => kernel::TYPE_IQ4_NL,
+        BlockType::IQ4_XS => kernel::TYPE_IQ4_XS,
+        BlockType::MXFP4 => kernel::TYPE_MXFP4,
+        BlockType::NVFP4 => kernel::TYPE_NVFP4,
+        BlockType::IQ2_N => kernel::TYPE_IQ2_N,
+        BlockType::IQ3_XXS_N => kernel::TYPE_IQ3_XXS_N,
+        BlockType::IQ3_S_N => kernel::TYPE_IQ3_S_N,
+        _ => return None,
+    })
+}
+
+impl Stack {
+    /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
+    pub(super) fn bytes(&self) -> usize {
+        self.table() + self.phases.len() * PHASE_BYTES
+    }
+
+    fn table(&self) -> usize {
+        self.exchange.bytes().next_multiple_of(ALIGN)
+    }
+
+    /// The phases as the kernel reads them, and their offset in the stack's memory.
+    pub(super) fn phases(&self) -> (usize, Vec<u8>) {
+        let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
+        (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
+        (self.table(), out)
+    }
+
+    /// Phase `p` as the kernel reads it, with its places in the exchange.
+    pub(super) fn told(&self, p: usize) -> kernel::Phase {
+        let (exchange, phase) = (&self.exchange, &self.phases[p]);
+        let of = |phase: Option<usize>| phase.map_or((0, 0), |p| (exchange.place(p), exchange.tag(p)));
+        let ((in_at, in_tag), (logits_at, logits_tag)) = (of(phase.source), of(phase.logits));
+        // The parts of attention come with their statistics.
+        let stats_from = if phase.told.kind == kernel::ATTENTION { exchange.place(p) } else { in_at };
+        kernel::Phase {
+            in_at,
+            in_tag,
+            out_at: exchange.place(p),
+            out_tag: exchange.tag(p),
+            logits_at,
+            logits_tag,
+            stats_at: phase.stats as u32 + stats_from,
+            ..phase.told.clone()
+        }
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        let (grid, block) = ([self.groups, 1, 1], [kernel::ALL_THREADS, 1, 1]);
+        let shared = SHARED + self.slots * self.slot_bytes;
+        Shape { grid, block, shared, cluster: 1, early: false, together: true }
+    }
+
+    /// The kernel's arguments, with the stack's memory.
+    pub(super) fn arguments(&self, own: u64) -> DecodeLayers {
+        // Without attention these values have no meaning, but kernels divide by some of them.
+        let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, d: 64, ..Attention::default() };
+        let of = self.common.attention.clone().unwrap_or(none);
+        let (step, step_slot) = self.common.step.unwrap_or((0, 0));
+        DecodeLayers {
+            phases: memory(own + self.table() as u64),
+            exchange: memory(own),
+            runs: memory(own + self.exchange.runs() as u64),
+            positions: memory(of.positions),
+            sequences: memory(of.sequences),
+            slots: memory(of.slots),
+            table: memory(of.table),
+            freqs: memory(of.freqs),
+            step: memory(step),
+            step_slot,
+            count: self.phases.len() as u32,
+            heads: of.heads,
+            kv_heads: of.kv_heads,
+            shift: of.shift,
+            blocks: of.blocks,
+            rows: of.rows,
+            columns: of.columns,
+            pairs: of.pairs,
+            adjacent: of.adjacent,
+            splits: of.splits,
+            d: of.d,
+            ring_slots: self.slots,
+            slot_bytes: self.slot_bytes,
+        }
+    }
+}
