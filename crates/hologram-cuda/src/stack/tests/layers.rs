@@ -22,6 +22,8 @@ struct Model {
     values: BlockType,
     style: RopeStyle,
     window: Option<u32>,
+    /// Blocks of 32 positions.
+    blocks: usize,
 }
 
 const DENSE: Model = Model {
@@ -36,6 +38,7 @@ const DENSE: Model = Model {
     values: BlockType::Q6_K,
     style: RopeStyle::Adjacent,
     window: None,
+    blocks: 40,
 };
 const MIXTURE: Model = Model {
     width: 1024,
@@ -47,7 +50,6 @@ const MIXTURE: Model = Model {
     style: RopeStyle::HalfSplit,
     ..DENSE
 };
-const BLOCKS: usize = 40;
 
 /// `[norm]`, codes, products with matrices of these types and rows, and the operation after them. Inputs: x, `[norm]`,
 /// matrices, residual.
@@ -84,9 +86,9 @@ fn products(k: usize, rows: &[(BlockType, usize)], norm: bool, after: Option<Ele
 /// Inputs: q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table, and norms' weights of
 /// q and k.
 fn attention(model: Model) -> GroupSpec {
-    let Model { heads, kv_heads, d, normed, style, window, .. } = model;
+    let Model { heads, kv_heads, d, normed, style, window, blocks, .. } = model;
     let (q, k) = (token(DType::F32, &[heads, d]), token(DType::F32, &[kv_heads, d]));
-    let (cache, index) = (fixed(DType::F16, &[BLOCKS, kv_heads, 32, d]), token(DType::U32, &[]));
+    let (cache, index) = (fixed(DType::F16, &[blocks, kv_heads, 32, d]), token(DType::U32, &[]));
     let (input, of) = (Operand::Input, Operand::Node);
     let append = |operands: &[Operand]| GroupNode { in_place: Some(0), ..node(Operation::KvAppend, operands, &cache) };
     let attention = Operation::Attention {
@@ -111,7 +113,7 @@ fn attention(model: Model) -> GroupSpec {
         append(&[input(6), input(7), input(5)]),
         node(attention, &[of(n), of(n + 2), of(n + 3), input(1), input(8), input(9)], &q),
     ]);
-    let (table, frequencies) = (fixed(DType::U32, &[1, BLOCKS]), fixed(DType::F32, &[d / 2]));
+    let (table, frequencies) = (fixed(DType::U32, &[1, blocks]), fixed(DType::F32, &[d / 2]));
     let mut inputs =
         vec![q, index.clone(), frequencies, k.clone(), cache.clone(), index.clone(), cache, k, index.clone(), table];
     inputs.extend((0..if normed { 2 } else { 0 }).map(|_| fixed(DType::F32, &[d])));
@@ -233,9 +235,9 @@ fn check(stack: &layers::Stack) {
     for phase in told.iter().filter(|p| p.kind == kernel::PRODUCTS) {
         // The kernel divides by multiplying.
         let warps = kernel::THREADS / 32;
-        assert!(phase.flags & kernel::FLOATS != 0 || (0..warps).all(|w| w * phase.magic >> 8 == w / phase.parts));
+        assert!(phase.flags & kernel::FLOATS != 0 || (0..warps).all(|w| (w * phase.magic) >> 8 == w / phase.parts));
         if phase.segments > 1 {
-            assert!((0..phase.k / 32).all(|c| c * phase.segment_magic >> 16 == c / phase.chunks));
+            assert!((0..phase.k / 32).all(|c| (c * phase.segment_magic) >> 16 == c / phase.chunks));
         }
         // Pieces have room, with what copies bring besides.
         let copies = if phase.flags & kernel::GATED != 0 { 2 } else { phase.segments };
@@ -255,8 +257,8 @@ fn layers_become_one_launch() {
         assert_eq!(stacks(&launches, most), [[0, launches.len()]], "{model:?}");
     }
     assert!(stacks(&launches(DENSE, 4), most).is_empty());
-    // A router needs its experts; results of others are not added; too many query heads of a key/value head; too few
-    // rows for all workgroups.
+    // A router needs its experts; results of others are not added; too many query heads of a key/value head, or
+    // positions; too few rows for all workgroups.
     let mixture = launches(MIXTURE, 3);
     assert!(stacks(&mixture[..4], most).is_empty());
     assert_eq!(stacks(&mixture[..10], most), [[0, 9]]);
@@ -266,7 +268,8 @@ fn layers_become_one_launch() {
     let mut other = mixture.clone();
     other[8].1[2] = other[6].1[5];
     assert_eq!(stacks(&other, most), [[0, 8], [8, 18]]);
-    assert_eq!(stacks(&launches(Model { kv_heads: 1, ..MIXTURE }, 3), most), [[2, 7], [8, 13], [14, 18]]);
+    assert!(stacks(&launches(Model { kv_heads: 1, ..MIXTURE }, 3), most).is_empty());
+    assert!(stacks(&launches(Model { blocks: 257, ..MIXTURE }, 3), most).is_empty());
     let (weights, values) = (BlockType::Q4_0, BlockType::Q4_0);
     assert!(stacks(&launches(Model { width: 128, weights, values, ..MIXTURE }, 2), most).is_empty());
 }
@@ -305,7 +308,7 @@ fn compare(device: &CudaBackend, number: usize, model: Model, count: usize) {
     let launches = launches(model, count);
     let step = device.allocate_buffer(4).unwrap();
     let (all, tensors) = on_device(device, &launches, &step);
-    let blocks: Vec<u32> = (0..BLOCKS as u32).map(|b| (b * 7 + 3) % BLOCKS as u32).collect();
+    let blocks: Vec<u32> = (0..model.blocks as u32).map(|b| (b * 7 + 3) % model.blocks as u32).collect();
     write(device, &tensors[4][0], &blocks);
     write(device, &tensors[3][0], &[0]);
     for (group, numbers) in &launches {
@@ -314,7 +317,7 @@ fn compare(device: &CudaBackend, number: usize, model: Model, count: usize) {
             if spec.format == DType::F16 {
                 let ones = [0x3555_b666, 0x3800_3aaa, 0xb5a0_2f00, 0x3111_b000];
                 let words: Vec<u32> =
-                    (0..tensors[*tensor][0].bytes() / 4).map(|i| ones[i * 7 % 4 ^ i / 96 % 4]).collect();
+                    (0..tensors[*tensor][0].bytes() / 4).map(|i| ones[(i * 7 % 4) ^ (i / 96 % 4)]).collect();
                 write(device, &tensors[*tensor][0], &words);
             }
         }
@@ -373,29 +376,7 @@ fn compare(device: &CudaBackend, number: usize, model: Model, count: usize) {
             // Sums in another order occasionally change an 8-bit code by one, which later products magnify.
             let error = (sum(&|g, w| (g - w).powi(2)) / sum(&|_, w| w * w)).sqrt();
             let bound = if i < 4 { 2e-3 } else { 4e-2 };
-            let worst = got
-                .iter()
-                .zip(want)
-                .enumerate()
-                .map(|(j, (g, w))| ((g - w).abs(), j, *g, *w))
-                .filter(|t| !(t.0 < 1e-3))
-                .take(3)
-                .collect::<Vec<_>>();
-            if !(error < bound) {
-                eprintln!(
-                    "model {number} pos {position} result {i} tensor {tensor} len {} error {error:.1e} bad {:?} nan {} {}",
-                    got.len(),
-                    worst,
-                    got.iter().filter(|x| x.is_nan()).count(),
-                    want.iter().filter(|x| x.is_nan()).count()
-                );
-            }
-            if std::env::var("GO").is_err() {
-                assert!(
-                    error < bound,
-                    "model {number}, result {i} (tensor {tensor}) at position {position}: {error:.1e}"
-                );
-            }
+            assert!(error < bound, "model {number}, result {i} (tensor {tensor}) at position {position}: {error:.1e}");
         }
     }
 }
