@@ -11,7 +11,7 @@ use hologram_gpu::kernels::cuda::router::{self, Router};
 use hologram_gpu::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
 
 use super::super::record::Shape;
-use super::{ALIGN, Arguments, Exchange, LEAST, Launches, address, memory};
+use super::{ALIGN, Arguments, Attention, Exchange, LEAST, Launches, address, attention, memory};
 
 pub(super) const IMAGE: &str = "decode_layers";
 /// Shared memory that the kernel uses before its ring of weights.
@@ -61,25 +61,6 @@ pub(super) struct Phase {
 struct Common {
     step: Option<(u64, u32)>,
     attention: Option<Attention>,
-}
-
-#[derive(Clone, Default, PartialEq)]
-struct Attention {
-    positions: u64,
-    sequences: u64,
-    slots: u64,
-    table: u64,
-    freqs: u64,
-    heads: u32,
-    kv_heads: u32,
-    shift: u32,
-    blocks: u32,
-    rows: u32,
-    columns: u32,
-    pairs: u32,
-    adjacent: u32,
-    splits: u32,
-    d: u32,
 }
 
 /// The longest stack that begins with the first of these launches, and how many they are.
@@ -323,23 +304,7 @@ impl Chain {
         if !served {
             return None;
         }
-        let attention = Attention {
-            positions: at(args.positions)?,
-            sequences: at(args.sequences)?,
-            slots: at(args.slots)?,
-            table: at(args.table)?,
-            freqs: at(args.freqs)?,
-            heads,
-            kv_heads,
-            shift: args.shift,
-            blocks: args.blocks,
-            rows: args.rows,
-            columns: args.columns,
-            pairs,
-            adjacent: flags & ATTENTION_ADJACENT,
-            splits,
-            d,
-        };
+        let attention = attention!(args, at, splits, d, flags);
         if self.common.attention.as_ref().is_some_and(|a| *a != attention) {
             return None;
         }
@@ -569,9 +534,7 @@ impl Stack {
 
     /// The kernel's arguments, with the stack's memory.
     pub(super) fn arguments(&self, own: u64) -> DecodeLayers {
-        // Without attention these values have no meaning, but kernels divide by some of them.
-        let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, d: 64, ..Attention::default() };
-        let of = self.common.attention.clone().unwrap_or(none);
+        let of = self.common.attention.clone().unwrap_or(Attention::NONE);
         let (step, step_slot) = self.common.step.unwrap_or((0, 0));
         DecodeLayers {
             phases: memory(own + self.table() as u64),

@@ -95,6 +95,72 @@ impl Stack {
     }
 }
 
+/// What all phases of attention have in common; addresses are 0 where there is nothing.
+#[derive(Clone, PartialEq)]
+struct Attention {
+    positions: u64,
+    sequences: u64,
+    slots: u64,
+    table: u64,
+    freqs: u64,
+    heads: u32,
+    kv_heads: u32,
+    shift: u32,
+    blocks: u32,
+    rows: u32,
+    columns: u32,
+    pairs: u32,
+    adjacent: u32,
+    splits: u32,
+    /// Elements of a head.
+    d: u32,
+}
+
+impl Attention {
+    /// No attention: the values have no meaning, but kernels divide by some of them.
+    const NONE: Attention = Attention {
+        positions: 0,
+        sequences: 0,
+        slots: 0,
+        table: 0,
+        freqs: 0,
+        heads: 0,
+        kv_heads: 1,
+        shift: 0,
+        blocks: 1,
+        rows: 1,
+        columns: 1,
+        pairs: 0,
+        adjacent: 0,
+        splits: 1,
+        d: 64,
+    };
+}
+
+/// The common part of a launch's arguments, which are of one of two structures with the same names.
+macro_rules! attention {
+    ($args:expr, $at:expr, $splits:expr, $d:expr, $flags:expr) => {
+        Attention {
+            positions: $at($args.positions)?,
+            sequences: $at($args.sequences)?,
+            slots: $at($args.slots)?,
+            table: $at($args.table)?,
+            freqs: $at($args.freqs)?,
+            heads: $args.heads,
+            kv_heads: $args.kv_heads,
+            shift: $args.shift,
+            blocks: $args.blocks,
+            rows: $args.rows,
+            columns: $args.columns,
+            pairs: $args.sizes >> hologram_gpu::kernels::attention::ATTENTION_PAIRS,
+            adjacent: $flags & hologram_gpu::kernels::attention::ATTENTION_ADJACENT,
+            splits: $splits,
+            d: $d,
+        }
+    };
+}
+use attention;
+
 /// The address of an argument; 0 for none.
 fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
     match memory {

@@ -10,7 +10,7 @@ use hologram_gpu::kernels::matvec_i8::MatvecI8;
 use hologram_gpu::{KernelLaunch, Part, StackPhase};
 
 use super::super::record::Shape;
-use super::{ALIGN, Arguments, Exchange, LEAST, Launches, address};
+use super::{ALIGN, Arguments, Attention, Exchange, LEAST, Launches, address, attention};
 
 pub(super) const IMAGE: &str = "decode_stack";
 /// Threads that compute.
@@ -55,24 +55,6 @@ pub(super) struct Phase {
 struct Common {
     step: Option<(u64, u32)>,
     attention: Option<Attention>,
-}
-
-#[derive(Clone, Default, PartialEq)]
-struct Attention {
-    positions: u64,
-    sequences: u64,
-    slots: u64,
-    table: u64,
-    freqs: u64,
-    heads: u32,
-    kv_heads: u32,
-    shift: u32,
-    blocks: u32,
-    rows: u32,
-    columns: u32,
-    pairs: u32,
-    adjacent: u32,
-    splits: u32,
 }
 
 /// The longest stack that begins with the first of these launches, and how many they are.
@@ -243,22 +225,7 @@ impl Chain {
         if !served {
             return None;
         }
-        let attention = Attention {
-            positions: at(args.positions)?,
-            sequences: at(args.sequences)?,
-            slots: at(args.slots)?,
-            table: at(args.table)?,
-            freqs: at(args.freqs)?,
-            heads,
-            kv_heads,
-            shift: args.shift,
-            blocks: args.blocks,
-            rows: args.rows,
-            columns: args.columns,
-            pairs,
-            adjacent: flags & ATTENTION_ADJACENT,
-            splits,
-        };
+        let attention = attention!(args, at, splits, HEAD, flags);
         let step = self.counts(at(tokens.step)?, tokens.slot)?;
         if self.common.attention.as_ref().is_some_and(|a| *a != attention) {
             return None;
@@ -340,9 +307,7 @@ impl Stack {
     /// The kernel's arguments, with the stack's memory.
     pub(super) fn arguments(&self, memory: u64) -> DecodeStack {
         let at = super::memory;
-        // Without attention these values have no meaning, but kernels divide by some of them.
-        let none = Attention { kv_heads: 1, blocks: 1, rows: 1, columns: 1, splits: 1, ..Attention::default() };
-        let of = self.common.attention.clone().unwrap_or(none);
+        let of = self.common.attention.clone().unwrap_or(Attention::NONE);
         let (step, step_slot) = self.common.step.unwrap_or((0, 0));
         DecodeStack {
             phases: at(memory + self.table() as u64),

@@ -155,15 +155,19 @@ impl Products<'_> {
         Some(NativeKernel { phase, ..kernel })
     }
 
-    /// The products of one token as a phase of a stack.
-    fn phase(&self) -> Option<StackPhase> {
-        let (x, at) = self.x;
-        let (converted, floor) = self.converted;
-        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
-        let (slot, step, most) = match tokens {
+    /// The slot of the number of tokens, the step block with it, and the greatest number.
+    fn count(&self, tokens: Extent) -> Option<(u32, Memory, usize)> {
+        Some(match tokens {
             Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
             Extent::Step { slot, max, .. } => (slot, Memory::Binding(self.step?), max),
-        };
+        })
+    }
+
+    /// The products of one token as a phase of a stack.
+    fn phase(&self) -> Option<StackPhase> {
+        let ((x, at), (converted, floor)) = (self.x, self.converted);
+        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let (slot, step, most) = self.count(tokens)?;
         let gate = match self.after {
             After::Store | After::Residual => None,
             After::Swiglu => Some(Gate::Swiglu),
@@ -211,10 +215,7 @@ impl Products<'_> {
         let (x, at) = self.x;
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
-        let (slot, step, most) = match tokens {
-            Extent::Fixed(n) => (u32::MAX, Memory::Null, n),
-            Extent::Step { slot, max, .. } => (slot, Memory::Binding(self.step?), max),
-        };
+        let (slot, step, most) = self.count(tokens)?;
         if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);
         }

@@ -47,6 +47,8 @@ fn serve(options: Options) -> (Running, Arc<Loads>) {
             loads.most.fetch_max(models.len(), Ordering::SeqCst);
             let mut options = EngineOptions::for_model(&model);
             options.max_sequences = 8;
+            // The same text in any batch.
+            options.deterministic = true;
             Served::new(own.clone(), model, options, None).map_err(|e| e.to_string())
         };
         Source::new(names, 1234, Some("llama".into()), load)
