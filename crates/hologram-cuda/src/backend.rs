@@ -417,7 +417,7 @@ impl Backend for CudaBackend {
                 return Err(self.invalid(operation, "its pipeline was made by another device"));
             }
         }
-        if self.target.is(90) {
+        if gpu::fuses_to_stacks(self.target) {
             builder.join(self.target.max_shared, self.target.multiprocessors);
         }
         let scratch = self.scratch(builder.scratch())?;

@@ -54,7 +54,7 @@ pub use dry::{DryGpu, DryRun};
 pub use gemm::Unpacked;
 pub use hazards::{Hazards, Written};
 pub use policy::policy;
-pub use stack::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
+pub use stack::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase, fuses_to_stacks};
 pub use work::{Work, split};
 
 use std::sync::Arc;

@@ -69,7 +69,8 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
     };
     let threads = kernel::THREADS as usize;
     let args = Arc::new(args);
-    let phase = (stack::serves(target) && one_token(args.tokens).is_some()).then(|| StackPhase::Router(args.clone()));
+    let phase =
+        (stack::fuses_to_stacks(target) && one_token(args.tokens).is_some()).then(|| StackPhase::Router(args.clone()));
     let launch = launch_of(args, format!("router_{of_lane}"), [n.div_ceil(threads / 32), tokens.max()], threads)?;
     let (scratch, counters) = (tokens.max() * n * 4, tokens.max() * 4);
     Some(NativeKernel { parts: vec![Part::Kernel(launch)], scratch, counters, phase })

@@ -90,7 +90,7 @@ pub struct PhaseProducts {
 pub struct PhaseExperts {
     /// The router's codes; of a sum `f32` activations of each slot.
     pub x: Memory,
-    /// Elements of a row, chosen experts, and all experts.
+    /// Elements of a row.
     pub k: u32,
     /// Chosen experts.
     pub slots: u32,
@@ -98,8 +98,8 @@ pub struct PhaseExperts {
     pub experts: u32,
     /// The matrix, or two of a gate.
     pub matrices: Vec<PhaseMatrix>,
-    /// The number of the gate in `expert_gate.h`.
-    pub after: u32,
+    /// The gate that makes one result of two matrices, if any.
+    pub gate: Option<Gate>,
     /// What is added to products, if any: a row for each expert.
     pub bias: [Option<Memory>; 2],
     /// The chosen experts' indices.
@@ -115,6 +115,6 @@ pub struct PhaseExperts {
 }
 
 /// Whether a device fuses kernels to stacks.
-pub(super) fn serves(target: Target) -> bool {
+pub fn fuses_to_stacks(target: Target) -> bool {
     target.is(90)
 }

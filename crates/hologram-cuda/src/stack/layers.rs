@@ -6,18 +6,18 @@ use hologram_gpu::kernels::attention::{
     ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS, ATTENTION_SINKS, ATTENTION_WINDOW,
 };
 use hologram_gpu::kernels::cuda::attention_few::AttentionFew;
-use hologram_gpu::kernels::cuda::decode_layers::{self as kernel, DecodeLayers, PHASE_BYTES, SHARED_BYTES};
+use hologram_gpu::kernels::cuda::decode_layers::{self as kernel, DecodeLayers, SHARED_BYTES};
 use hologram_gpu::kernels::cuda::router::{self, Router};
 use hologram_gpu::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
 
-use super::super::record::Shape;
-use super::{ALIGN, Arguments, Attention, Exchange, LEAST, Launches, address, attention, memory};
+use super::{Arguments, Attention, Common, Exchange, LEAST, Launches, address, arguments, attention, memory};
 
 pub(super) const IMAGE: &str = "decode_layers";
 /// Shared memory that the kernel uses before its ring of weights.
 const SHARED: u32 = (SHARED_BYTES as u32).next_multiple_of(128);
 /// The fewest and the most places in the ring: more of them are smaller.
 const SLOTS: std::ops::RangeInclusive<u32> = 2..=4;
+const _: () = assert!(*SLOTS.end() <= kernel::MOST_SLOTS);
 /// Bytes by which a copy's place may exceed what it is for: it begins and ends at multiples of 16 bytes.
 const COPY_MORE: u32 = 48;
 /// Elements of a chunk, and of the chunks that a warp's threads have.
@@ -25,22 +25,19 @@ const CHUNK: u32 = 32;
 const OF_WARP: u32 = 32 * CHUNK;
 const WARPS: u32 = kernel::THREADS / 32;
 /// The most positions of a sequence. Attention for tensor cores reads long caches faster: on an H200 a step of Qwen3 30B
-/// A3B takes 1.61 ms instead of 2.10 after 128 positions, 1.82 instead of 2.17 after 2,048, but 2.68 instead of 2.41
-/// after 8,192.
+/// A3B takes 1.61 ms instead of 2.10 after 128 positions, 1.82 instead of 2.17 after 2,048, but about 2.7 instead of
+/// 2.41 after 8,192.
 const MOST_POSITIONS: u64 = 8192;
-/// `SWIGLU` and `RELU2` of `expert_gate.h`.
-const SWIGLU: u32 = 1;
-const RELU2: u32 = 2;
 
 /// Launches fused to one.
 pub(super) struct Stack {
     pub(super) phases: Vec<Phase>,
     common: Common,
-    groups: u32,
+    pub(super) groups: u32,
     /// Places in the ring of weights, and bytes of each.
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
-    exchange: Exchange,
+    pub(super) exchange: Exchange,
 }
 
 /// One phase. Its places in the exchange are known when all phases are: [`Stack::told`].
@@ -54,13 +51,6 @@ pub(super) struct Phase {
     /// Floats that it outputs, and the offset after them of the statistics of attention.
     gives: usize,
     stats: usize,
-}
-
-/// Values common to all phases; `None` until a phase sets them.
-#[derive(Default)]
-struct Common {
-    step: Option<(u64, u32)>,
-    attention: Option<Attention>,
 }
 
 /// The longest stack that begins with the first of these launches, and how many they are.
@@ -244,12 +234,7 @@ impl Chain {
             told.m0 = args.matrices.first()?.rows;
             told.m1 = args.matrices.get(1).map_or(0, |m| m.rows);
         }
-        told.after = match args.gate {
-            None => 0,
-            Some(Gate::Swiglu) => SWIGLU,
-            Some(Gate::Relu2) => RELU2,
-            Some(Gate::ClampedSwiglu) => return None,
-        };
+        told.after = args.gate.map_or(0, number_of);
         told.x = x;
         if let Some((norm, eps)) = args.norm {
             (told.norm, told.eps) = (at(norm)?, eps);
@@ -409,7 +394,7 @@ impl Chain {
         set_matrices(&mut told, &args.matrices, args.k, arguments)?;
         told.flags |= kernel::CHOOSE | kernel::EXPERTS;
         told.m0 = m;
-        told.after = args.after;
+        told.after = number_of(args.gate?);
         (told.norm, told.eps) = (router.told.norm, router.told.eps);
         (told.experts, told.chosen, told.form) = (routed.experts, routed.chosen, routed.form);
         (told.ids, told.weights) = (routed.ids, routed.weights);
@@ -466,8 +451,17 @@ fn set_matrices(told: &mut kernel::Phase, matrices: &[PhaseMatrix], k: u32, argu
     Some(())
 }
 
+/// The kernel's number of a gate.
+fn number_of(gate: Gate) -> u32 {
+    match gate {
+        Gate::Swiglu => kernel::GATE_SWIGLU,
+        Gate::Relu2 => kernel::GATE_RELU2,
+        Gate::ClampedSwiglu => kernel::GATE_CLAMPED_SWIGLU,
+    }
+}
+
 /// The kernel's number of a type of weights.
-fn type_of(weights: BlockType) -> Option<u32> {
+pub(super) fn type_of(weights: BlockType) -> Option<u32> {
     Some(match weights {
         BlockType::Q8_0 => kernel::TYPE_Q8_0,
         BlockType::Q4_0 => kernel::TYPE_Q4_0,
@@ -491,22 +485,6 @@ fn type_of(weights: BlockType) -> Option<u32> {
 }
 
 impl Stack {
-    /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
-    pub(super) fn bytes(&self) -> usize {
-        self.table() + self.phases.len() * PHASE_BYTES
-    }
-
-    fn table(&self) -> usize {
-        self.exchange.bytes().next_multiple_of(ALIGN)
-    }
-
-    /// The phases as the kernel reads them, and their offset in the stack's memory.
-    pub(super) fn phases(&self) -> (usize, Vec<u8>) {
-        let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
-        (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
-        (self.table(), out)
-    }
-
     /// Phase `p` as the kernel reads it, with its places in the exchange.
     pub(super) fn told(&self, p: usize) -> kernel::Phase {
         let (exchange, phase) = (&self.exchange, &self.phases[p]);
@@ -526,40 +504,14 @@ impl Stack {
         }
     }
 
-    pub(super) fn shape(&self) -> Shape {
-        let (grid, block) = ([self.groups, 1, 1], [kernel::ALL_THREADS, 1, 1]);
-        let shared = SHARED + self.slots * self.slot_bytes;
-        Shape { grid, block, shared, cluster: 1, early: false, together: true }
+    /// Bytes of shared memory.
+    pub(super) fn shared(&self) -> u32 {
+        SHARED + self.slots * self.slot_bytes
     }
 
     /// The kernel's arguments, with the stack's memory.
     pub(super) fn arguments(&self, own: u64) -> DecodeLayers {
-        let of = self.common.attention.clone().unwrap_or(Attention::NONE);
-        let (step, step_slot) = self.common.step.unwrap_or((0, 0));
-        DecodeLayers {
-            phases: memory(own + self.table() as u64),
-            exchange: memory(own),
-            runs: memory(own + self.exchange.runs() as u64),
-            positions: memory(of.positions),
-            sequences: memory(of.sequences),
-            slots: memory(of.slots),
-            table: memory(of.table),
-            freqs: memory(of.freqs),
-            step: memory(step),
-            step_slot,
-            count: self.phases.len() as u32,
-            heads: of.heads,
-            kv_heads: of.kv_heads,
-            shift: of.shift,
-            blocks: of.blocks,
-            rows: of.rows,
-            columns: of.columns,
-            pairs: of.pairs,
-            adjacent: of.adjacent,
-            splits: of.splits,
-            d: of.d,
-            ring_slots: self.slots,
-            slot_bytes: self.slot_bytes,
-        }
+        let (ring_slots, slot_bytes) = (self.slots, self.slot_bytes);
+        arguments!(DecodeLayers, self, own, of, d: of.d, ring_slots: ring_slots, slot_bytes: slot_bytes)
     }
 }

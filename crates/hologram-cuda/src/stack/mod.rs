@@ -5,7 +5,8 @@
 use std::ops::Range;
 
 use hologram_device::host::Argument;
-use hologram_gpu::{Arg, KernelArgs, Memory, NativeKernel};
+use hologram_gpu::kernels::cuda::{decode_layers, decode_stack};
+use hologram_gpu::{Arg, KernelArgs, Memory, NativeKernel, StackPhase};
 
 use super::record::Shape;
 
@@ -38,13 +39,16 @@ enum Form {
 
 /// The stacks of a list.
 pub(super) fn plan(launches: &Launches, max_shared: u32, multiprocessors: u32) -> Vec<Stack> {
+    // Without a router there are no layers to fuse: a dense list is not searched from each of its launches on.
+    let routes = launches.iter().flatten().any(|(kernel, _)| matches!(kernel.phase, Some(StackPhase::Router(_))));
     let mut stacks = Vec::new();
     let mut at = 0;
     while at < launches.len() {
         let rest = &launches[at..];
         let found = match ternary::plan(rest, max_shared) {
             Some((stack, count)) => Some((Form::Ternary(stack), count)),
-            None => layers::plan(rest, max_shared, multiprocessors).map(|(stack, n)| (Form::Layers(stack), n)),
+            None if routes => layers::plan(rest, max_shared, multiprocessors).map(|(s, n)| (Form::Layers(s), n)),
+            None => None,
         };
         let count = found.as_ref().map_or(1, |(_, count)| *count);
         stacks.extend(found.map(|(form, count)| Stack { launches: at..at + count, form }));
@@ -62,28 +66,40 @@ impl Stack {
         }
     }
 
-    /// Bytes of zeroed memory.
-    pub(super) fn bytes(&self) -> usize {
+    fn exchange(&self) -> &Exchange {
         match &self.form {
-            Form::Ternary(stack) => stack.bytes(),
-            Form::Layers(stack) => stack.bytes(),
+            Form::Ternary(stack) => &stack.exchange,
+            Form::Layers(stack) => &stack.exchange,
         }
+    }
+
+    /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
+    pub(super) fn bytes(&self) -> usize {
+        let phase = match &self.form {
+            Form::Ternary(_) => decode_stack::PHASE_BYTES,
+            Form::Layers(_) => decode_layers::PHASE_BYTES,
+        };
+        self.exchange().table() + self.exchange().places.len() * phase
     }
 
     /// The phases as the kernel reads them, and their offset in the stack's memory.
     pub(super) fn phases(&self) -> (usize, Vec<u8>) {
-        match &self.form {
-            Form::Ternary(stack) => stack.phases(),
-            Form::Layers(stack) => stack.phases(),
-        }
+        let mut out = Vec::new();
+        (0..self.exchange().places.len()).for_each(|p| match &self.form {
+            Form::Ternary(stack) => stack.told(p).write(&mut out),
+            Form::Layers(stack) => stack.told(p).write(&mut out),
+        });
+        (self.exchange().table(), out)
     }
 
     /// How the kernel is launched.
     pub(super) fn shape(&self) -> Shape {
-        match &self.form {
-            Form::Ternary(stack) => stack.shape(),
-            Form::Layers(stack) => stack.shape(),
-        }
+        let (groups, threads, shared) = match &self.form {
+            Form::Ternary(stack) => (stack.groups, decode_stack::ALL_THREADS, stack.shared),
+            Form::Layers(stack) => (stack.groups, decode_layers::ALL_THREADS, stack.shared()),
+        };
+        let (grid, block) = ([groups, 1, 1], [threads, 1, 1]);
+        Shape { grid, block, shared, cluster: 1, early: false, together: true }
     }
 
     /// The kernel's arguments, with the stack's memory.
@@ -93,6 +109,14 @@ impl Stack {
             Form::Layers(stack) => stack.arguments(memory).list(),
         }
     }
+}
+
+/// Values common to all phases; `None` until a phase sets them.
+#[derive(Default)]
+struct Common {
+    /// The step block and the slot of the number of tokens in it.
+    step: Option<(u64, u32)>,
+    attention: Option<Attention>,
 }
 
 /// What all phases of attention have in common; addresses are 0 where there is nothing.
@@ -161,6 +185,38 @@ macro_rules! attention {
 }
 use attention;
 
+/// The arguments of a kernel of phases: one of two structures with the same names, and fields of one alone.
+macro_rules! arguments {
+    ($kernel:ident, $stack:expr, $own:expr, $of:ident $(, $field:ident: $value:expr)*) => {{
+        let $of = $stack.common.attention.clone().unwrap_or(Attention::NONE);
+        let (step, step_slot) = $stack.common.step.unwrap_or((0, 0));
+        $kernel {
+            phases: memory($own + $stack.exchange.table() as u64),
+            exchange: memory($own),
+            runs: memory($own + $stack.exchange.runs() as u64),
+            positions: memory($of.positions),
+            sequences: memory($of.sequences),
+            slots: memory($of.slots),
+            table: memory($of.table),
+            freqs: memory($of.freqs),
+            step: memory(step),
+            step_slot,
+            count: $stack.phases.len() as u32,
+            heads: $of.heads,
+            kv_heads: $of.kv_heads,
+            shift: $of.shift,
+            blocks: $of.blocks,
+            rows: $of.rows,
+            columns: $of.columns,
+            pairs: $of.pairs,
+            adjacent: $of.adjacent,
+            splits: $of.splits,
+            $($field: $value,)*
+        }
+    }};
+}
+use arguments;
+
 /// The address of an argument; 0 for none.
 fn address(memory: Memory, arguments: &Arguments) -> Option<u64> {
     match memory {
@@ -227,8 +283,9 @@ impl Exchange {
         self.floats * 4
     }
 
-    fn bytes(&self) -> usize {
-        self.runs() + 4
+    /// The offset of the phases in bytes.
+    fn table(&self) -> usize {
+        (self.runs() + 4).next_multiple_of(ALIGN)
     }
 
     /// The place that phase `p` writes.

@@ -5,12 +5,11 @@ use hologram_device::Gate;
 use hologram_gpu::kernels::attention::{ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS};
 use hologram_gpu::kernels::attention_decode::AttentionDecode;
 use hologram_gpu::kernels::cuda::decode_stack;
-use hologram_gpu::kernels::cuda::decode_stack::{DecodeStack, PHASE_BYTES, SHARED_BYTES};
+use hologram_gpu::kernels::cuda::decode_stack::{DecodeStack, SHARED_BYTES};
 use hologram_gpu::kernels::matvec_i8::MatvecI8;
 use hologram_gpu::{KernelLaunch, Part, StackPhase};
 
-use super::super::record::Shape;
-use super::{ALIGN, Arguments, Attention, Exchange, LEAST, Launches, address, attention};
+use super::{Arguments, Attention, Common, Exchange, LEAST, Launches, address, arguments, attention, memory};
 
 pub(super) const IMAGE: &str = "decode_stack";
 /// Threads that compute.
@@ -35,9 +34,9 @@ const MOST_SPLITS: u32 = 32;
 pub(super) struct Stack {
     pub(super) phases: Vec<Phase>,
     common: Common,
-    groups: u32,
+    pub(super) groups: u32,
     pub(super) shared: u32,
-    exchange: Exchange,
+    pub(super) exchange: Exchange,
 }
 
 /// One phase. Its places in the exchange are known when all phases are: [`Stack::told`].
@@ -48,13 +47,6 @@ pub(super) struct Phase {
     /// Floats that it outputs, and the offset after them of the statistics of attention.
     gives: usize,
     stats: usize,
-}
-
-/// Values common to all phases; zero until a phase sets them.
-#[derive(Clone, Default, PartialEq)]
-struct Common {
-    step: Option<(u64, u32)>,
-    attention: Option<Attention>,
 }
 
 /// The longest stack that begins with the first of these launches, and how many they are.
@@ -264,22 +256,6 @@ fn split(rows: u32, m: [u32; 2]) -> [u32; 3] {
 }
 
 impl Stack {
-    /// Bytes of zeroed memory: the exchange, the number of runs, and the phases.
-    pub(super) fn bytes(&self) -> usize {
-        self.table() + self.phases.len() * PHASE_BYTES
-    }
-
-    fn table(&self) -> usize {
-        self.exchange.bytes().next_multiple_of(ALIGN)
-    }
-
-    /// The phases as the kernel reads them, and their offset in the stack's memory.
-    pub(super) fn phases(&self) -> (usize, Vec<u8>) {
-        let mut out = Vec::with_capacity(self.phases.len() * PHASE_BYTES);
-        (0..self.phases.len()).for_each(|p| self.told(p).write(&mut out));
-        (self.table(), out)
-    }
-
     /// Phase `p` as the kernel reads it, with its places in the exchange.
     pub(super) fn told(&self, p: usize) -> decode_stack::Phase {
         let (exchange, phase) = (&self.exchange, &self.phases[p]);
@@ -299,37 +275,8 @@ impl Stack {
         }
     }
 
-    pub(super) fn shape(&self) -> Shape {
-        let (grid, block) = ([self.groups, 1, 1], [decode_stack::ALL_THREADS, 1, 1]);
-        Shape { grid, block, shared: self.shared, cluster: 1, early: false, together: true }
-    }
-
     /// The kernel's arguments, with the stack's memory.
-    pub(super) fn arguments(&self, memory: u64) -> DecodeStack {
-        let at = super::memory;
-        let of = self.common.attention.clone().unwrap_or(Attention::NONE);
-        let (step, step_slot) = self.common.step.unwrap_or((0, 0));
-        DecodeStack {
-            phases: at(memory + self.table() as u64),
-            exchange: at(memory),
-            runs: at(memory + self.exchange.runs() as u64),
-            positions: at(of.positions),
-            sequences: at(of.sequences),
-            slots: at(of.slots),
-            table: at(of.table),
-            freqs: at(of.freqs),
-            step: at(step),
-            step_slot,
-            count: self.phases.len() as u32,
-            heads: of.heads,
-            kv_heads: of.kv_heads,
-            shift: of.shift,
-            blocks: of.blocks,
-            rows: of.rows,
-            columns: of.columns,
-            pairs: of.pairs,
-            adjacent: of.adjacent,
-            splits: of.splits,
-        }
+    pub(super) fn arguments(&self, own: u64) -> DecodeStack {
+        arguments!(DecodeStack, self, own, of)
     }
 }

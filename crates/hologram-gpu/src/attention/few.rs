@@ -223,7 +223,7 @@ pub(super) fn kernel(
     let mut phase = None;
     let launch = if on_tensor_cores && !coded {
         let args = Arc::new(floats!(AttentionFew, narrow: u32::from(narrow), q_norm, k_norm, eps));
-        if appends && !narrow && stack::serves(target) && one_token(count).is_some() {
+        if appends && !narrow && stack::fuses_to_stacks(target) && one_token(count).is_some() {
             phase = Some(StackPhase::Attention(args.clone(), d));
         }
         launch_of(args, format!("attention_few_{d}_{simds}"), grid, threads)?

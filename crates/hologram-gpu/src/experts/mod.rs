@@ -187,7 +187,7 @@ impl Request {
             true => many::find(self, target),
             false => {
                 let kernel = tiles::find(self, target).or_else(|| few::find(self, target))?;
-                Some(NativeKernel { phase: self.phase().filter(|_| stack::serves(target)), ..kernel })
+                Some(NativeKernel { phase: self.phase().filter(|_| stack::fuses_to_stacks(target)), ..kernel })
             }
         }
     }
@@ -212,7 +212,12 @@ impl Request {
             slots: number(self.slots)?,
             experts: number(self.experts)?,
             matrices: tensors.collect::<Option<_>>()?,
-            after: self.after as u32,
+            gate: match self.after {
+                After::Swiglu => Some(Gate::Swiglu),
+                After::Relu2 => Some(Gate::Relu2),
+                After::ClampedSwiglu => Some(Gate::ClampedSwiglu),
+                After::Store | After::Sum => None,
+            },
             bias: inputs.bias.map(|b| b.map(|b| places.input(b, 0))),
             ids: places.input(inputs.ids, 0),
             weights: inputs.weights.map(|w| places.input(w, 0)),

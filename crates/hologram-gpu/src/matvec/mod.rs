@@ -151,7 +151,7 @@ impl Products<'_> {
     /// The kernel, with its form as a phase of a stack if it has one.
     fn kernel_or_phase(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
         let kernel = self.kernel(most_tokens, target)?;
-        let phase = kernel.phase.clone().or_else(|| self.phase().filter(|_| stack::serves(target)));
+        let phase = kernel.phase.clone().or_else(|| self.phase().filter(|_| stack::fuses_to_stacks(target)));
         Some(NativeKernel { phase, ..kernel })
     }
 

@@ -22,6 +22,7 @@ struct Model {
     values: BlockType,
     style: RopeStyle,
     window: Option<u32>,
+    sinks: bool,
     /// Blocks of 32 positions.
     blocks: usize,
 }
@@ -38,7 +39,8 @@ const DENSE: Model = Model {
     values: BlockType::Q6_K,
     style: RopeStyle::Adjacent,
     window: None,
-    blocks: 40,
+    sinks: false,
+    blocks: 256,
 };
 const MIXTURE: Model = Model {
     width: 1024,
@@ -84,9 +86,9 @@ fn products(k: usize, rows: &[(BlockType, usize)], norm: bool, after: Option<Ele
 }
 
 /// Inputs: q, positions, frequencies, k, key cache, slots, value cache, v, sequences, block table, and norms' weights of
-/// q and k.
+/// q and k, sinks.
 fn attention(model: Model) -> GroupSpec {
-    let Model { heads, kv_heads, d, normed, style, window, blocks, .. } = model;
+    let Model { heads, kv_heads, d, normed, style, window, sinks, blocks, .. } = model;
     let (q, k) = (token(DType::F32, &[heads, d]), token(DType::F32, &[kv_heads, d]));
     let (cache, index) = (fixed(DType::F16, &[blocks, kv_heads, 32, d]), token(DType::U32, &[]));
     let (input, of) = (Operand::Input, Operand::Node);
@@ -111,12 +113,15 @@ fn attention(model: Model) -> GroupSpec {
         node(Operation::Rope { style }, &[k_at, input(1), input(2)], &k),
         append(&[input(4), of(n + 1), input(5)]),
         append(&[input(6), input(7), input(5)]),
-        node(attention, &[of(n), of(n + 2), of(n + 3), input(1), input(8), input(9)], &q),
     ]);
+    let mut operands = vec![of(n), of(n + 2), of(n + 3), input(1), input(8), input(9)];
+    operands.extend(sinks.then(|| input(if normed { 12 } else { 10 })));
+    nodes.push(node(attention, &operands, &q));
     let (table, frequencies) = (fixed(DType::U32, &[1, blocks]), fixed(DType::F32, &[d / 2]));
     let mut inputs =
         vec![q, index.clone(), frequencies, k.clone(), cache.clone(), index.clone(), cache, k, index.clone(), table];
     inputs.extend((0..if normed { 2 } else { 0 }).map(|_| fixed(DType::F32, &[d])));
+    inputs.extend(sinks.then(|| fixed(DType::F32, &[heads])));
     GroupSpec::new(inputs, nodes, vec![n + 4]).expect("a group")
 }
 
@@ -175,7 +180,7 @@ fn launches(model: Model, count: usize) -> Vec<Group> {
         let qkv = [(weights, q_rows), (weights, kv), (values, kv)];
         all.push((products(width, &qkv, true, None), vec![x, new(), new(), new(), new(), q, k, v]));
         let mut tensors = vec![q, 1, 5, k, new(), 2, new(), v, 3, 4];
-        tensors.extend((0..if model.normed { 2 } else { 0 }).map(|_| new()));
+        tensors.extend((0..2 * usize::from(model.normed) + usize::from(model.sinks)).map(|_| new()));
         tensors.push(out);
         all.push((attention(model), tensors));
         all.push((products(q_rows, &[(weights, width)], false, Some(Elementwise::Add)), vec![out, new(), x, mid]));
@@ -256,6 +261,9 @@ fn layers_become_one_launch() {
         let launches = launches(model, count);
         assert_eq!(stacks(&launches, most), [[0, launches.len()]], "{model:?}");
     }
+    // Each type of weights that the kernel takes is in one of them.
+    let there = |block: &BlockType| models().iter().any(|(m, _)| m.weights == *block || m.values == *block);
+    assert!(BlockType::ALL.iter().filter(|block| layers::type_of(**block).is_some()).all(there));
     assert!(stacks(&launches(DENSE, 4), most).is_empty());
     // A router needs its experts; results of others are not added; too many query heads of a key/value head, or
     // positions; too few rows for all workgroups.
@@ -285,7 +293,7 @@ fn models() -> Vec<(Model, usize)> {
         (Model { experts: Some((200, 10)), ..of(BlockType::Q4_0, BlockType::Q8_0) }, 2),
         (Model { normed: false, style: RopeStyle::Adjacent, kv_heads: 4, ..of(BlockType::Q6_K, BlockType::Q5_K) }, 2),
         (Model { width: 4096, ..of(BlockType::Q8_0, BlockType::Q4_1) }, 2),
-        (Model { heads: 12, kv_heads: 12, d: 64, ..of(BlockType::Q5_0, BlockType::Q5_1) }, 2),
+        (Model { heads: 12, kv_heads: 12, d: 64, sinks: true, ..of(BlockType::Q5_0, BlockType::Q5_1) }, 2),
         (Model { heads: 28, kv_heads: 4, d: 64, window: Some(100), ..of(BlockType::Q3_K, BlockType::Q2_K) }, 2),
         (Model { heads: 18, kv_heads: 3, ..of(BlockType::IQ4_XS, BlockType::IQ4_NL) }, 1),
         (Model { width: 1536, ffn: 2048, experts: Some((32, 4)), ..of(BlockType::MXFP4, BlockType::NVFP4) }, 2),
@@ -333,7 +341,7 @@ fn compare(device: &CudaBackend, number: usize, model: Model, count: usize) {
         assert_ne!(device.info().details.iter().find(|d| d.0 == "capability").map(|d| d.1.as_str()), Some("9.0"));
         return;
     }
-    for position in [0u32, 1, 31, 32, 575, 1279] {
+    for position in [0u32, 1, 31, 32, 575, 2047, 8191] {
         write(device, &tensors[1][0], &[position]);
         write(device, &tensors[2][0], &[blocks[position as usize / 32] * 32 + position % 32]);
         for list in &single {
