@@ -98,6 +98,7 @@ fn attention(
             precision: AttentionPrecision::F32,
             window: None,
             cap: None,
+            pieces: false,
         },
         inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, tensor(DType::U32, &[1, blocks])],
         output: q,

@@ -455,6 +455,9 @@ pub enum Operation {
         window: Option<u32>,
         /// Scores s become `cap`·tanh(s / `cap`).
         cap: Option<F32>,
+        /// Whether many tokens follow others of their sequence, so that it pays to read for all of them at once what
+        /// they share of the cache.
+        pieces: bool,
     },
     /// Attention of whole sequences without a cache.
     FlashAttention {

@@ -114,7 +114,7 @@ mod tests {
         let positions = tensor(i32, &[512]);
         for (window, seen) in [(None, 2048), (Some(512), 512), (Some(4096), 2048)] {
             let precision = hologram_device::AttentionPrecision::F32;
-            let op = Operation::Attention { scale: 1.0.into(), precision, window, cap: None };
+            let op = Operation::Attention { scale: 1.0.into(), precision, window, cap: None, pieces: false };
             let work = of(&op, &[&q, &k, &k, &positions, &positions, &table]);
             assert_eq!(work.flops(), 4 * 512 * 4096 * seen, "{window:?}");
         }

@@ -12,9 +12,16 @@ pub(crate) fn plan_size(n: usize) -> usize {
     eighths.into_iter().find(|size| power >= 512 && n <= *size).unwrap_or(power)
 }
 
+/// The largest size of a plan that has at most `n` tokens; 1 for none.
+pub(crate) fn plan_within(n: usize) -> usize {
+    let power = n.max(1).checked_next_power_of_two().unwrap_or(usize::MAX);
+    let sizes = [8, 6, 5, 4].map(|eighths| plan_size(power.saturating_mul(eighths) / 8));
+    sizes.into_iter().find(|size| *size <= n).unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::plan_size;
+    use super::{plan_size, plan_within};
 
     #[test]
     fn plans_have_few_sizes_and_room_for_their_tokens() {
@@ -22,6 +29,10 @@ mod tests {
         let large = [(600, 640), (641, 768), (769, 1024), (1100, 1280), (2048, 2048), (usize::MAX, usize::MAX)];
         for (n, size) in small.into_iter().chain(large) {
             assert_eq!(plan_size(n), size, "{n} tokens");
+        }
+        let within = [(0, 1), (1, 1), (3, 2), (255, 128), (287, 256), (320, 320), (383, 320), (500, 384), (1100, 1024)];
+        for (n, size) in within {
+            assert_eq!(plan_within(n), size, "{n} tokens");
         }
     }
 }

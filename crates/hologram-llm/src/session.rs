@@ -228,6 +228,7 @@ impl Session {
             results: Results::Logits,
             precision: None,
             independent: false,
+            pieces: false,
         };
         decoder.graph(executor, &cache, one)?;
         let device_sampling = options.device_sampling.unwrap_or_else(|| has_sampling(executor, decoder.config.vocab));

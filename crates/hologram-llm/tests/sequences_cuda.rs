@@ -2,7 +2,7 @@
 
 use hologram_backends::{DType, Extent, KernelSpec, TensorSpec};
 use hologram_core::Executor;
-use sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape, types};
+use sequences::{COUNTS, Case, Work, cases, check_all, check_beside, check_prompts, shape, types};
 
 #[path = "common/sequences.rs"]
 mod sequences;
@@ -75,6 +75,22 @@ fn prompts_of_any_length_are_as_in_small_steps() {
     for (name, kv) in [("BF16", DType::F16), ("F16", DType::F16), ("F32", DType::F32), ("Q4_K", DType::Q8Planes)] {
         let case = Case { shape: shape(types(name), 128, 4, 2, FFN), types: types(name), kv };
         wrong.extend(check_prompts(&executor, &case, &LENGTHS));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Short and long prompts: a step's plan depends on what its tokens share of the cache.
+#[test]
+#[ignore = "needs an NVIDIA GPU, where tools/gpu/check.py runs it"]
+fn texts_beside_pieces_of_prompts_are_as_alone() {
+    let executor = Executor::open("cuda", None).unwrap();
+    let mut wrong = Vec::new();
+    let caches = [DType::F16, DType::F32, DType::Q8Planes, DType::F8];
+    for (kv, (d, heads, kv_heads)) in caches.into_iter().zip([(128, 8, 2), (64, 8, 2), (128, 4, 4), (64, 4, 1)]) {
+        for name in ["BF16", "Q4_K"] {
+            let case = Case { shape: shape(types(name), d, heads, kv_heads, FFN), types: types(name), kv };
+            wrong.extend(check_beside(&executor, &case, &[0, 900, 2500]));
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -18,6 +18,7 @@ struct Attention {
     precision: AttentionPrecision,
     window: Option<u32>,
     cap: Option<f32>,
+    pieces: bool,
     has_firsts: bool,
     has_sinks: bool,
 }
@@ -32,6 +33,10 @@ pub struct AttentionOptions {
     pub window: Option<u32>,
     /// Scores s become `cap`·tanh(s / `cap`) (as in Gemma 2, arXiv:2408.00118).
     pub cap: Option<f32>,
+    /// Whether many tokens follow others of their sequence, as in pieces of prompts. Kernels then read for all of them
+    /// at once what they share of the cache; only the speed and roundings differ. Without it a device may suppose that
+    /// each token has a sequence of its own if there are as many sequences.
+    pub pieces: bool,
     /// `u32 [n]`: the first position that each token attends to, at most `positions[t]`; instead of a window.
     pub firsts: Option<NodeId>,
     /// `f32 [h]`: per head a score that takes part in the softmax but has no value (as in gpt-oss, arXiv:2508.10925).
@@ -92,9 +97,9 @@ impl Graph {
         let mut inputs = vec![q, k, v, positions, sequences, block_table];
         inputs.extend(options.firsts);
         inputs.extend(options.sinks);
-        let AttentionOptions { precision, window, cap, firsts, sinks } = options;
+        let AttentionOptions { precision, window, cap, pieces, firsts, sinks } = options;
         let (has_firsts, has_sinks) = (firsts.is_some(), sinks.is_some());
-        self.apply(Attention { scale, precision, window, cap, has_firsts, has_sinks }, &inputs)
+        self.apply(Attention { scale, precision, window, cap, pieces, has_firsts, has_sinks }, &inputs)
     }
 }
 
@@ -117,8 +122,8 @@ impl Attention {
 
 impl Op for Attention {
     fn operation(&self) -> Operation {
-        let Attention { scale, precision, window, cap, .. } = *self;
-        Operation::Attention { scale: scale.into(), precision, window, cap: cap.map(Into::into) }
+        let Attention { scale, precision, window, cap, pieces, .. } = *self;
+        Operation::Attention { scale: scale.into(), precision, window, cap: cap.map(Into::into), pieces }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> std::result::Result<TensorType, Mismatch> {
@@ -445,6 +450,12 @@ pub(super) fn cases() -> Vec<Case> {
     // One token of each of twelve sequences, in no order.
     let batch_positions: Vec<f32> = (0..12).map(|i| (i * 29 % 61) as f32).collect();
     let batch_sequences: Vec<f32> = (0..12).map(|i| (i * 5 % 12) as f32).collect();
+    // A token of each of 37 sequences beside pieces of two prompts, and two sequences in turns: tiles of many sequences.
+    let mixed_positions = [(0..37).map(|i| (i * 17 % 41) as f32).collect(), count(21, 41), count(0, 13)].concat();
+    let mixed_sequences = [count(0, 37).as_slice(), &[37.0; 20], &[39.0; 13]].concat();
+    let mixed_table: Vec<f32> = (0..160).map(|i| (i * 7 % 160) as f32).collect();
+    let turns_positions: Vec<f32> = (0..75).map(|i| (i / 2 + i % 2 * 30) as f32).collect();
+    let turns_sequences: Vec<f32> = (0..75).map(|i| (i % 2) as f32).collect();
     let texts = [[39.0; 40].as_slice(), &[40.0; 41]].concat();
     let of_texts = [[1.0; 40].as_slice(), &[0.0; 41]].concat();
     let batch_table: Vec<f32> = (0..48).map(|i| (i * 11 % 48) as f32).collect();
@@ -475,6 +486,24 @@ pub(super) fn cases() -> Vec<Case> {
             positions: &ragged_positions,
             sequences: &ragged_sequences,
             table: (3, 8, &ragged_table),
+        },
+        Shape {
+            heads: (8, 2),
+            d: 128,
+            block_size: 32,
+            tokens: (80, 70),
+            positions: &mixed_positions,
+            sequences: &mixed_sequences,
+            table: (80, 2, &mixed_table),
+        },
+        Shape {
+            heads: (8, 2),
+            d: 64,
+            block_size: 32,
+            tokens: (80, 75),
+            positions: &turns_positions,
+            sequences: &turns_sequences,
+            table: (2, 3, &[5.0, 1.0, 3.0, 0.0, 2.0, 4.0]),
         },
         Shape {
             heads: (7, 1),
@@ -590,7 +619,7 @@ pub(super) fn cases() -> Vec<Case> {
         let shapes = if precision == F32 { shapes.as_slice() } else { &[] };
         // These change any kernel's work in the same way: one step of each kind is enough.
         let varied = window.is_some() || cap.is_some() || has_firsts || has_sinks;
-        let long = if varied { &long[..3] } else { &long[..] };
+        let long = if varied { &long[..4] } else { &long[..] };
         let wide = if format == DType::F16 { wide.as_slice() } else { &[] };
         for s in shapes.iter().chain(long).chain(wide).filter(|s| s.d.is_multiple_of(format.block_len())) {
             let dims = |sizes: &[usize]| sizes.iter().map(|n| Dim::Fixed(*n)).collect::<Vec<_>>();
@@ -607,7 +636,9 @@ pub(super) fn cases() -> Vec<Case> {
             let q = CaseInput::normal(DType::F32, &[tokens, Dim::Fixed(s.heads.0), Dim::Fixed(s.d)]);
             let (seqs, blocks, table) = s.table;
             let scale = 1.0 / (s.d as f32).sqrt();
-            let op = Attention { scale, precision, window, cap, has_firsts, has_sinks };
+            let followed = s.sequences.windows(2).filter(|pair| pair[0] == pair[1]).count();
+            let pieces = 4 * followed > n;
+            let op = Attention { scale, precision, window, cap, pieces, has_firsts, has_sinks };
             let mut case = Case::new(op, &[(max, n)])
                 .input(q)
                 .input(cache.clone())

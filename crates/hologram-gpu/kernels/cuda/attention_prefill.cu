@@ -237,24 +237,22 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
         }
     }
 
-    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale, const float *sinks, float cap)
+    static __device__ __forceinline__ void run(const Tokens &t, const float *q, const E *k_cache, const E *v_cache, float *out, float scale, const float *sinks, float cap, unsigned extra)
     {
         extern __shared__ __align__(16) unsigned char memory[];
         E *queries = reinterpret_cast<E *>(memory), *keys = queries + ROWS * LINE, *values = keys + 2 * TILE;
         __shared__ Rows rows;
         const unsigned warp = threadIdx.x / 32 % WARPS, side = SIDES == 1 ? 0 : threadIdx.x / 32 / WARPS, lane = threadIdx.x % 32;
         const unsigned of_kv = t.heads / t.kv_heads, per = ROWS / of_kv, head = blockIdx.x;
-        const unsigned tiles = (t.tokens + per - 1) / per;
-        if (blockIdx.y >= tiles) return;
-        // The tokens that read most come last in a prompt: they begin first.
-        const unsigned first = (tiles - 1 - blockIdx.y) * per, count = min(per, t.tokens - first);
-        find_rows<THREADS>(rows, t, first, count);
+        __shared__ Share share;
+        if (!find_share<THREADS>(share, rows, t, per, extra)) return;
+        const unsigned first = share.tile * per, count = min(per, t.tokens - first);
 
         // Where each row's query begins, in chunks of 4 elements.
         __shared__ unsigned starts[ROWS], places[3][KEYS];
         for (unsigned r = threadIdx.x; r < ROWS; r += THREADS) {
             const unsigned token = r / of_kv;
-            starts[r] = token < count ? ((first + token) * t.heads + head * of_kv + r - token * of_kv) * (D / 4) : NOWHERE;
+            starts[r] = token < count && rows.own[token] ? ((first + token) * t.heads + head * of_kv + r - token * of_kv) * (D / 4) : NOWHERE;
         }
         __syncthreads();
         constexpr int FOURS = ROWS * (D / 4) / THREADS, BATCH = FOURS % 8 == 0 ? 8 : FOURS % 6 == 0 ? 6 : FOURS % 5 == 0 ? 5 : 4;
@@ -284,7 +282,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
         __syncthreads();
 
         // Tokens of one sequence that follow each other are worked on together; those of others see nothing meanwhile.
-        for (unsigned from = 0; from < count;) {
+        for (unsigned from = share.next(rows, 0, count); from < count;) {
             const Run run = next_run(rows, from, count);
             const unsigned *blocks = t.table + size_t(run.sequence) * t.columns;
             int limit[2], least[2];
@@ -370,7 +368,7 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
                 __syncthreads();
             }
             copies_wait<0>();
-            from = run.end;
+            from = share.next(rows, run.end, count);
         }
 
         if constexpr (SIDES == 2) {
@@ -408,16 +406,16 @@ template <class E, int D, int WARPS, int KEYS, int SIDES> struct Prefill {
     }
 };
 
-// window: how many positions a token sees, up to its own. Grid: kv heads, tiles of tokens; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
+// window: how many positions a token sees, up to its own. Grid: kv heads, tiles of tokens and `extra` more; dynamic shared memory: queries, and two tiles each of keys and of values, in lines of D elements and 16 bytes.
 #define ATTENTION_PREFILL(name, E, D, WARPS, KEYS, SIDES) \
 KERNEL(name, WARPS * SIDES * 32, IN(0, float, q), IN(1, E, keys), IN(2, E, values), IN(3, uint, positions), IN(4, uint, sequences), IN(5, uint, table), OUT(6, float, out), \
     COUNT(7, tokens), VAL(11, uint, heads), VAL(12, uint, kv_heads), VAL(13, uint, shift), VAL(14, uint, blocks), VAL(15, uint, rows), VAL(16, uint, columns), VAL(17, float, scale), \
-    VAL(18, uint, window), FAULT(19), IN(20, uint, firsts), IN(21, float, sinks), VAL(22, float, cap)) \
+    VAL(18, uint, window), FAULT(19), IN(20, uint, firsts), IN(21, float, sinks), VAL(22, float, cap), VAL(23, uint, extra)) \
 { \
     dependency_wait(); \
     dependency_launch(); \
     const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault, firsts, window}; \
-    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, sinks, cap); \
+    Prefill<E, D, WARPS, KEYS, SIDES>::run(t, q, keys, values, out, scale, sinks, cap, extra); \
 }
 ATTENTION_PREFILL(attention_prefill_bf16_64, __nv_bfloat16, 64, 8, 64, 1)
 ATTENTION_PREFILL(attention_prefill_bf16_80, __nv_bfloat16, 80, 4, 64, 1)

@@ -110,6 +110,7 @@ struct Tokens {
 // Positions, the first ones seen, and sequences of at most 128 tokens.
 struct Rows {
     unsigned position[128], first[128], sequence[128];
+    bool own[128]; // whether the workgroup computes it
 };
 // Tokens of one sequence that follow each other, up to `end`, with the least and the greatest of their positions and of the first ones that they
 // see; `shortened` when the workgroup has others.
@@ -122,6 +123,7 @@ struct Run {
 template <int THREADS> __device__ __forceinline__ void find_rows(Rows &rows, const Tokens &t, unsigned first, unsigned count)
 {
     for (unsigned i = threadIdx.x; i < count; i += THREADS) {
+        rows.own[i] = true;
         rows.position[i] = t.positions[first + i];
         rows.sequence[i] = t.sequences[first + i];
         const unsigned position = rows.position[i];
@@ -150,4 +152,104 @@ __device__ __forceinline__ Run next_run(const Rows &rows, unsigned from, unsigne
     }
     return {sequence, end, __reduce_min_sync(~0u, least), __reduce_max_sync(~0u, most), __reduce_min_sync(~0u, first_least), __reduce_max_sync(~0u, first_most),
             from > 0 || end < count};
+}
+
+// ---- tiles of many sequences
+// A tile of tokens that have a sequence each would read one sequence after the other. Where that can be, some more workgroups are launched than there
+// are tiles; they share the runs of such tiles with the tiles' own workgroups.
+constexpr unsigned MOST_RUNS = 2; // of a tile that is not shared
+
+// The runs that begin with one of 32 tokens from `from` on, a bit for each.
+__device__ __forceinline__ unsigned starts_of(const unsigned *sequences, unsigned from, unsigned count)
+{
+    const unsigned i = from + threadIdx.x % 32;
+    return __ballot_sync(~0u, i < count && (i == 0 || sequences[i] != sequences[i - 1]));
+}
+__device__ __forceinline__ unsigned count_runs(const unsigned *sequences, unsigned count)
+{
+    unsigned runs = 0;
+    for (unsigned from = 0; from < count; from += 32) runs += __popc(starts_of(sequences, from, count));
+    return runs;
+}
+// The tiles that are shared, of the first ones.
+struct SharedTiles {
+    static constexpr unsigned MOST = 256;
+    unsigned changes[MOST], tiles[MOST], count;
+    // Call with all threads.
+    template <int THREADS> __device__ __forceinline__ void find(const Tokens &t, unsigned per, unsigned all)
+    {
+        all = min(all, MOST);
+        for (unsigned i = threadIdx.x; i < all; i += THREADS) changes[i] = 0;
+        if (threadIdx.x == 0) count = 0;
+        __syncthreads();
+#pragma unroll 4
+        for (unsigned i = threadIdx.x + 1; i < min(t.tokens, all * per); i += THREADS)
+            if (t.sequences[i] != t.sequences[i - 1] && i % per != 0) atomicAdd(&changes[i / per], 1);
+        __syncthreads();
+        if (threadIdx.x < 32) {
+            unsigned before = 0;
+            for (unsigned first = 0; first < all; first += 32) {
+                const unsigned tile = first + threadIdx.x;
+                const bool many = tile < all && changes[tile] >= MOST_RUNS;
+                const unsigned mask = __ballot_sync(~0u, many);
+                if (many) tiles[before + __popc(mask & ((1u << threadIdx.x) - 1))] = tile;
+                before += __popc(mask);
+            }
+            if (threadIdx.x == 0) count = before;
+        }
+        __syncthreads();
+    }
+};
+// A workgroup's tile, and which of its runs are its own: those whose number leaves `part`.
+struct Share {
+    unsigned tile, part, parts;
+    // The first token of its next run from token `from` on; `count` if there is none.
+    __device__ __forceinline__ unsigned next(const Rows &rows, unsigned from, unsigned count) const
+    {
+        if (parts == 1) return from;
+        unsigned run = 0; // the first that begins among these 32 tokens
+        for (unsigned first = 0; first < count; first += 32) {
+            unsigned starts = starts_of(rows.sequence, first, count);
+            for (; starts; starts &= starts - 1, ++run) {
+                const unsigned at = first + __ffs(starts) - 1;
+                if (at >= from && run % parts == part) return at;
+            }
+        }
+        return count;
+    }
+};
+// The share of this workgroup, if it has one, in shared memory: registers are scarce. Call with all threads. `extra`: the workgroups
+// of a head beyond its tiles.
+template <int THREADS> __device__ __forceinline__ bool find_share(Share &result, Rows &rows, const Tokens &t, unsigned per, unsigned extra)
+{
+    const unsigned tiles = (t.tokens + per - 1) / per, index = blockIdx.y;
+    if (index >= tiles + extra) return false;
+    // The tokens that read most come last in a prompt: they begin first.
+    Share share = {tiles - 1 - index, 0, 1};
+    __shared__ SharedTiles shared;
+    if (index >= tiles) {
+        shared.find<THREADS>(t, per, tiles);
+        const unsigned number = index - tiles;
+        if (shared.count == 0 || number >= extra / shared.count * shared.count) return false;
+        share = {shared.tiles[number % shared.count], 1 + number / shared.count, 1 + extra / shared.count};
+    }
+    const unsigned first = share.tile * per, count = min(per, t.tokens - first);
+    find_rows<THREADS>(rows, t, first, count);
+    __syncthreads();
+    const unsigned runs = extra == 0 ? 1 : count_runs(rows.sequence, count);
+    if (runs > MOST_RUNS) {
+        if (share.part >= runs) return false;
+        if (share.part == 0 && share.tile < SharedTiles::MOST) {
+            shared.find<THREADS>(t, per, tiles);
+            if (shared.count) share.parts = 1 + extra / shared.count; // There is this one, unless a token is out of range.
+        }
+        for (unsigned i = threadIdx.x; i < count; i += THREADS) {
+            unsigned run = 0;
+            for (unsigned j = 1; j <= i; ++j) run += rows.sequence[j] != rows.sequence[j - 1];
+            rows.own[i] = run % share.parts == share.part;
+        }
+    }
+    if (threadIdx.x == 0) result = share;
+    __syncthreads();
+    return true;
 }

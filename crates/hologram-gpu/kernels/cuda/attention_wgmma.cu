@@ -82,16 +82,18 @@ constexpr float SHIFT = 15, LOWEST = -1e38f;
 // The tiles of a workgroup's runs, one after the other; all of its warps go through the same.
 template <uint KEYS> struct Walk {
     const Rows &rows;
+    const Share &share;
     const uint count;
     uint start, from, step, steps; // the run's first token, the next run's
     Run run;
     bool begins; // a run's first tile
 
-    FN Walk of(const Rows &rows, uint count) { return {rows, count, 0, 0, 0, 0, {}, false}; }
+    FN Walk of(const Rows &rows, const Share &share, uint count) { return {rows, share, count, 0, 0, 0, 0, {}, false}; }
     __device__ __forceinline__ bool next()
     {
         begins = false;
         if (++step < steps) return true;
+        from = share.next(rows, from, count);
         if (from >= count) return false;
         run = next_run(rows, from, count);
         start = from;
@@ -108,7 +110,7 @@ template <uint D, uint KEYS> struct Layout {
 };
 
 template <uint D, uint KEYS>
-FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, const float *q, float *out, float scale, const float *sinks, float cap)
+FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, const float *q, float *out, float scale, const float *sinks, float cap, uint extra)
 {
     using L = Layout<D, KEYS>;
     extern __shared__ uchar shared[];
@@ -121,10 +123,10 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
     enum { KEYS_THERE, VALUES_THERE, KEYS_USED, VALUES_USED };
 
     const uint tid = threadIdx.x, group = tid / 128, warp = tid / 32, lane = tid % 32;
-    const uint of_kv = t.heads / t.kv_heads, per = ROWS / of_kv, head = blockIdx.x, tiles = (t.tokens + per - 1) / per;
-    if (blockIdx.y >= tiles) return;
-    // The tokens that read most come last in a prompt: they begin first.
-    const uint first = (tiles - 1 - blockIdx.y) * per, count = min(per, t.tokens - first);
+    const uint of_kv = t.heads / t.kv_heads, per = ROWS / of_kv, head = blockIdx.x;
+    __shared__ Share share;
+    if (!find_share<THREADS>(share, rows, t, per, extra)) return;
+    const uint first = share.tile * per, count = min(per, t.tokens - first);
     if (tid == 0) {
 #pragma unroll
         for (uint s = 0; s < STAGES; ++s) {
@@ -136,9 +138,8 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
         barrier_init(partial, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    find_rows<THREADS>(rows, t, first, count);
     __syncthreads();
-    Walk<KEYS> walk = Walk<KEYS>::of(rows, count);
+    Walk<KEYS> walk = Walk<KEYS>::of(rows, share, count);
 
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(OF_COPIES));
@@ -201,9 +202,10 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
 #pragma unroll
             for (uint i = 0; i < AHEAD; ++i) {
                 const uint r = group * 64 + r0 + i * PER + lane / LANES, token = r / of_kv;
+                const bool there = token < count & rows.own[token % ROWS];
                 const float4 *from = reinterpret_cast<const float4 *>(q) + (size_t(first + token) * t.heads + head * of_kv + r - token * of_kv) * (D / 4);
 #pragma unroll
-                for (uint f = 0; f < FOURS; ++f) x[i][f] = token < count ? from[f * LANES + member] : make_float4(0, 0, 0, 0);
+                for (uint f = 0; f < FOURS; ++f) x[i][f] = there ? from[f * LANES + member] : make_float4(0, 0, 0, 0);
             }
 #pragma unroll
             for (uint i = 0; i < AHEAD; ++i) {
@@ -367,7 +369,7 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
         float l = total[h];
         l = quad_sum(l);
         const uint r = group * 64 + row + h * 8, token = r / of_kv;
-        if (token >= count) continue;
+        if (token >= count || !rows.own[token]) continue;
         const float factor = 1.0f / l;
         float *to = out + (size_t(first + token) * t.heads + head * of_kv + r - token * of_kv) * D + lane % 4 * 2;
 #pragma unroll
@@ -375,17 +377,17 @@ FN void attend(const Tokens &t, const TensorMap *k_map, const TensorMap *v_map, 
     }
 }
 
-// window: how many positions a token sees, up to its own; with `firsts`, the first one. Grid: kv heads, tiles of tokens. keys and values: the cache as
+// window: how many positions a token sees, up to its own; with `firsts`, the first one. Grid: kv heads, tiles of tokens and `extra` more. keys and values: the cache as
 // rows of D elements, in tiles of 64 elements and 32 rows.
 #define ATTENTION_WGMMA(D, KEYS) \
 KERNEL_ALONE(attention_wgmma_##D, 384, MAP(0, keys), MAP(1, values), IN(2, float, q), IN(3, uint, positions), IN(4, uint, sequences), IN(5, uint, table), \
     OUT(6, float, out), COUNT(7, tokens), VAL(11, uint, heads), VAL(12, uint, kv_heads), VAL(13, uint, shift), VAL(14, uint, blocks), VAL(15, uint, rows), \
-    VAL(16, uint, columns), VAL(17, float, scale), VAL(18, uint, window), FAULT(19), IN(20, uint, firsts), IN(21, float, sinks), VAL(22, float, cap)) \
+    VAL(16, uint, columns), VAL(17, float, scale), VAL(18, uint, window), FAULT(19), IN(20, uint, firsts), IN(21, float, sinks), VAL(22, float, cap), VAL(23, uint, extra)) \
 { \
     dependency_wait(); \
     dependency_launch(); \
     const Tokens t = {positions, sequences, table, COUNTED(tokens), heads, kv_heads, shift, blocks, rows, columns, fault, firsts, window}; \
-    attend<D, KEYS>(t, &keys, &values, q, out, scale, sinks, cap); \
+    attend<D, KEYS>(t, &keys, &values, q, out, scale, sinks, cap, extra); \
 }
 ATTENTION_WGMMA(64, KEYS_SHORT)
 ATTENTION_WGMMA(128, KEYS_SHORT)

@@ -81,6 +81,7 @@ pub(super) fn kernel(
         parts.push(Part::Kernel(KernelLaunch { grid: [convert.grid[0], convert.grid[1], z], ..convert }));
     }
 
+    let extra = sizes.extra(tokens_at_a_time);
     let args = AttentionPrefill {
         q,
         keys: cache[0],
@@ -101,8 +102,9 @@ pub(super) fn kernel(
         firsts: firsts.unwrap_or(Memory::Null),
         sinks: sinks.unwrap_or(Memory::Null),
         cap: sizes.cap,
+        extra: number(extra)?,
     };
-    let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
+    let grid = [kv_heads, tokens.max().div_ceil(tokens_at_a_time) + extra];
     let attend = launch(args, format!("attention_prefill_{ty}_{d}"), grid, simds * sides * 32)?;
     parts.push(Part::Kernel(KernelLaunch { shared: number(shared)?, ..attend }));
     Some(NativeKernel { parts, scratch, counters: 0, phase: None })

@@ -24,6 +24,10 @@ pub(super) use group::find_group;
 /// The most tokens of a step that count as few if each may belong to a sequence of its own.
 const FEW_SEQUENCES: usize = 256;
 
+/// The workgroups of all key/value heads that share tiles with many sequences: about as many as a GPU has room for
+/// beside those of some hundred tokens. More would cost steps without such tiles: 256 took 11 us of a layer's attention.
+const EXTRA: usize = 64;
+
 /// The element type of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cache {
@@ -112,9 +116,18 @@ impl Sizes {
     }
 
     /// Whether kernels for few tokens are faster than those for many; each may belong to a sequence of its own.
-    fn are_few(&self, q: &TensorSpec) -> bool {
+    fn are_few(&self, q: &TensorSpec, pieces: bool) -> bool {
         let (tokens, independent) = (self.tokens.max(), q.shape.first().is_some_and(|n| n.is_independent()));
-        independent || tokens <= FEW_TOKENS || tokens <= self.rows.min(FEW_SEQUENCES)
+        independent || tokens <= FEW_TOKENS || !pieces && tokens <= self.rows.min(FEW_SEQUENCES)
+    }
+
+    /// The workgroups of a key/value head, beside those of tiles of `tokens`, that share tiles with many sequences
+    /// (`attention_tiles.h`); none for a single sequence.
+    fn extra(&self, tokens: usize) -> usize {
+        match (self.rows, tokens) {
+            (1, _) | (_, 0..=2) => 0,
+            (rows, _) => rows.min((EXTRA / self.kv_heads).max(1)),
+        }
     }
 
     /// Sets the window; `None` if no kernel serves it.
@@ -170,7 +183,7 @@ impl Operands {
 /// The native kernel for `attention`.
 pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
     let [q, k, v, positions, sequences, table, more @ ..] = spec.inputs.as_slice() else { return None };
-    let Operation::Attention { scale, precision, window, cap } = spec.op else { return None };
+    let Operation::Attention { scale, precision, window, cap, pieces } = spec.op else { return None };
     let (firsts, sinks) = match more.iter().map(|t| t.format).collect::<Vec<_>>()[..] {
         [] => (None, None),
         [DType::U32] => (Some(6), None),
@@ -192,7 +205,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
         Cache::F32 | Cache::F16 | Cache::Floats => [Memory::Null, Memory::Null],
     };
-    let few = sizes.are_few(q);
+    let few = sizes.are_few(q, pieces);
     if let Some(kernel) =
         wide::kernel(sizes, operands, &places, scale, few || precision == AttentionPrecision::F32, target)
     {

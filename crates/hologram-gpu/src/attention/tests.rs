@@ -43,7 +43,7 @@ fn spec(tokens: usize, d: usize, cache: DType, sequences: usize, precision: u32)
 
 fn attention(window: Option<u32>, precision: u32) -> Operation {
     let precision = if precision == 1 { AttentionPrecision::BF16 } else { AttentionPrecision::F32 };
-    Operation::Attention { scale: 0.125.into(), precision, window, cap: None }
+    Operation::Attention { scale: 0.125.into(), precision, window, cap: None, pieces: false }
 }
 
 fn entries(kernel: &NativeKernel) -> Vec<&str> {
@@ -177,6 +177,16 @@ fn attention_is_served_by_tokens_size_and_precision() {
         let kernel = find(&spec(tokens, d, cache, sequences, precision), TARGET);
         assert_eq!(kernel.as_ref().map(|k| entries(k).join(" ")).as_deref(), Some(want), "{tokens} tokens, d {d}");
     }
+    // Tokens that follow others of their sequence.
+    let mut pieces = spec(64, 128, f16, 64, 1);
+    pieces.op = Operation::Attention {
+        scale: 0.125.into(),
+        precision: AttentionPrecision::BF16,
+        window: None,
+        cap: None,
+        pieces: true,
+    };
+    assert_eq!(find(&pieces, TARGET).as_ref().map(|k| entries(k).join(" ")).as_deref(), Some("attention_wgmma_128"));
     // Sizes that no kernel serves.
     for d in [4, 12, 264] {
         assert!(find(&spec(1, d, f32, 1, 0), TARGET).is_none(), "d {d}");
@@ -329,6 +339,7 @@ fn variants_are_told() {
             precision: AttentionPrecision::BF16,
             window: None,
             cap: Some(50.0.into()),
+            pieces: false,
         };
         varied.inputs.push(plain.inputs[3].clone());
         varied.inputs.push(tensor(DType::F32, &fixed(&[8])));

@@ -48,6 +48,7 @@ pub(super) fn kernel(
             swizzle: 128,
         })
     };
+    let extra = sizes.extra(tokens_at_a_time);
     let args = AttentionWgmma {
         keys: map(keys)?,
         values: map(values)?,
@@ -68,8 +69,9 @@ pub(super) fn kernel(
         firsts: firsts.unwrap_or(Memory::Null),
         sinks: sinks.unwrap_or(Memory::Null),
         cap: sizes.cap,
+        extra: number(extra)?,
     };
-    let grid = [sizes.kv_heads, tokens.max().div_ceil(tokens_at_a_time)];
+    let grid = [sizes.kv_heads, tokens.max().div_ceil(tokens_at_a_time) + extra];
     let launch = launch(args, format!("attention_wgmma_{d}"), grid, THREADS as usize)?;
     Some(single(super::super::KernelLaunch { shared: number(shared)?, ..launch }))
 }

@@ -108,8 +108,15 @@ impl Encoder {
         self.cache.write_table(&mut table);
         let size = |n: usize| plan_size(n).min(self.batch);
         let (tokens, outputs) = (size(count), size(rows.len()));
-        let bucket =
-            Bucket { tokens, full: false, outputs, results: Results::Hidden, precision: None, independent: false };
+        let bucket = Bucket {
+            tokens,
+            full: false,
+            outputs,
+            results: Results::Hidden,
+            precision: None,
+            independent: false,
+            pieces: true,
+        };
         let plan = match self.plans.entry(bucket) {
             Entry::Occupied(e) => e.into_mut(),
             Entry::Vacant(e) => {

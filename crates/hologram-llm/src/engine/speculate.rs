@@ -4,6 +4,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::plan_size::plan_within;
+
 /// How an engine guesses tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,7 +128,7 @@ pub(super) struct Pace {
 /// A step with a piece of a long prompt may take this many times as long as one without.
 const STALL: f64 = 2.5;
 
-/// Pieces have a multiple of this number of tokens: kernels compute as many at a time.
+/// The least tokens of a piece: kernels compute as many at a time.
 const PIECE_UNIT: usize = 64;
 
 /// What a guess costs, as a share of a token without guesses, until it is known. Low, so that it is tried.
@@ -159,13 +161,16 @@ impl Pace {
         }
     }
 
-    /// How many tokens of long prompts a step may have beside texts, whose next tokens wait for it.
-    pub fn piece(&self, step_tokens: usize) -> usize {
+    /// How many tokens of long prompts a step may have beside so many texts, whose next tokens wait for it: with the
+    /// texts as many as a plan has, of which an eighth of the largest step is the least. The first token of a piece costs
+    /// most, so that short pieces would only delay the texts more often.
+    pub fn piece(&self, step_tokens: usize, texts: usize) -> usize {
         let tokens = match (self.text, self.prompt_token) {
             (Some(text), Some(token)) if token > 0.0 => (STALL - 1.0) * text / token,
             _ => step_tokens as f64 / 4.0,
         };
-        ((tokens as usize).min(step_tokens) / PIECE_UNIT * PIECE_UNIT).max(PIECE_UNIT)
+        let all = plan_within((tokens as usize + texts).max(step_tokens / 8).min(step_tokens));
+        all.saturating_sub(texts).max(PIECE_UNIT)
     }
 
     /// Takes the time of rounds of the draft model.
@@ -240,16 +245,18 @@ mod tests {
     #[test]
     fn pieces_of_long_prompts_take_a_bounded_time() {
         let mut pace = Pace::default();
-        assert_eq!((pace.piece(2048), pace.piece(16)), (512, PIECE_UNIT));
+        assert_eq!((pace.piece(2048, 0), pace.piece(16, 0)), (512, PIECE_UNIT));
         // 5 ms a step of texts, to which a prompt adds 20 us a token: 375 tokens take 1.5 times as long.
         pace.measure_piece(0, true, 5e-3);
         pace.measure_piece(2048, true, 5e-3 + 2048.0 * 20e-6);
-        assert_eq!((pace.piece(2048), pace.piece(256)), (320, 256));
+        assert_eq!((pace.piece(2048, 0), pace.piece(256, 0)), (320, 256));
+        // With the texts a step has as many tokens as a plan.
+        assert_eq!((pace.piece(2048, 10), pace.piece(2048, 20)), (374, 364));
         // The same cost, from a step without texts; then a slower device.
         pace.measure_piece(1000, false, 20e-3);
-        assert_eq!(pace.piece(2048), 320);
+        assert_eq!(pace.piece(2048, 0), 320);
         (0..50).for_each(|_| pace.measure_piece(320, true, 1.0));
-        assert_eq!(pace.piece(2048), PIECE_UNIT);
+        assert_eq!((pace.piece(2048, 31), pace.piece(2048, 250), pace.piece(256, 2)), (225, PIECE_UNIT, PIECE_UNIT));
     }
 
     #[test]

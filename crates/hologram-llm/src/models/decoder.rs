@@ -328,6 +328,7 @@ impl Decoder {
             cache,
             linears: Linears::new(backend, c.ternary, bucket.precision),
             precision: self.attention_precision(backend, bucket.precision.unwrap_or(bucket.tokens)),
+            pieces: bucket.pieces,
             tokens,
             rows: bucket.tokens,
             positions,
@@ -433,6 +434,8 @@ pub(crate) struct Bucket {
     /// Whether each token's results have the same bits whatever the other tokens, of which there is at most one of each
     /// sequence with states. The bucket is not full.
     pub independent: bool,
+    /// See [`AttentionOptions::pieces`](hologram_core::ops::AttentionOptions::pieces).
+    pub pieces: bool,
 }
 
 /// What the host gets from a step.

@@ -86,6 +86,7 @@ fn graphs_of_all_architectures() {
             results: Results::Logits,
             precision: None,
             independent: false,
+            pieces: false,
         };
         let got = decoder.graph(&executor, &cache, bucket).unwrap().to_string();
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/graphs/{name}.txt"));

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::common::discrete::Discrete;
-use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, check_prompts, shape, types};
+use crate::common::sequences::{COUNTS, Case, Work, cases, check_all, check_beside, check_prompts, shape, types};
 use hologram_backends::DType;
 use hologram_core::Executor;
 
@@ -38,6 +38,13 @@ fn prompts_of_any_length_are_as_in_small_steps() {
         let wrong = check_prompts(&executor, &case, &[300, 384, 600]);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+}
+
+#[test]
+fn texts_beside_pieces_of_prompts_are_as_alone() {
+    let executor = Executor::open("cpu", Some(2)).unwrap();
+    let wrong = check_beside(&executor, &case("Q4_0", 64, 4, 2, DType::F16), &[0, 600]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use hologram_backends::{DType, Policy};
 use hologram_core::Executor;
 use hologram_llm::sampling::{Sampler, SamplerConfig};
-use hologram_llm::{Logits, Model, Session, SessionOptions, Shape, WeightTypes};
+use hologram_llm::{Input, Logits, Model, Session, SessionOptions, Shape, WeightTypes};
 
 /// Numbers of sequences: both sides of every number at which a device changes kernels, precision or plans.
 pub const COUNTS: [usize; 13] = [1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 128, 256, 257];
@@ -333,6 +333,56 @@ pub fn check_prompts(executor: &Executor, case: &Case, lengths: &[usize]) -> Vec
             let name = case.name();
             wrong.push(format!(
                 "{name}: a prompt of {len} tokens is wrong by {off:.1e} at token {at} (at most {bound:.0e})"
+            ));
+        }
+    }
+    wrong
+}
+
+/// A step with a token of each of 40 sequences and a piece of another one's prompt, which begins at each of these
+/// positions in turn: all logits are those of the same tokens fed sequence by sequence, the piece in small steps.
+/// Returns descriptions of failures.
+pub fn check_beside(executor: &Executor, case: &Case, positions: &[usize]) -> Vec<String> {
+    const TEXTS: usize = 40;
+    const PIECE: usize = 120;
+    let model = Model::random(&case.shape, case.types, executor).unwrap();
+    let longest = positions.iter().max().unwrap() + PIECE;
+    // As many sequences as the step's plan has tokens.
+    let [mut together, mut alone] = [(); 2].map(|()| session(case, &model, 256, longest, Some(256)));
+    let (vocab, bound) = (together.vocab(), case.bound(executor.backend().policy()));
+    let tokens = |sequence: usize, range: std::ops::Range<usize>| -> Vec<u32> {
+        range.map(|i| token(sequence, i, vocab)).collect()
+    };
+    let length = |text: usize| 1 + text * 37 % 211;
+    for session in [&mut together, &mut alone] {
+        session.fix_precision(Some(TEXTS + PIECE));
+        for text in 0..TEXTS {
+            session.feed(text, &tokens(text, 0..length(text)), Logits::None).unwrap();
+        }
+    }
+    let mut wrong = Vec::new();
+    for from in positions {
+        for session in [&mut together, &mut alone] {
+            (0..TEXTS).for_each(|text| session.truncate(text, length(text)));
+            session.truncate(TEXTS, 0);
+            session.feed(TEXTS, &tokens(TEXTS, 0..*from), Logits::None).unwrap();
+        }
+        let last: Vec<Vec<u32>> = (0..TEXTS).map(|text| tokens(text, length(text)..length(text) + 1)).collect();
+        let piece = tokens(TEXTS, *from..from + PIECE);
+        let input = |(sequence, tokens)| Input { sequence, tokens, logits: Logits::All };
+        let texts = last.iter().map(Vec::as_slice).enumerate();
+        let inputs: Vec<Input<'_>> = texts.chain([(TEXTS, &piece[..])]).map(input).collect();
+        let got = together.feed_inputs(&inputs).unwrap().to_vec();
+        let pieces = inputs.iter().flat_map(|input| input.tokens.chunks(24).map(|part| (input.sequence, part)));
+        let want: Vec<f32> =
+            pieces.flat_map(|(sequence, part)| alone.feed(sequence, part, Logits::All).unwrap().to_vec()).collect();
+        assert_eq!(got.len(), (TEXTS + PIECE) * vocab);
+        let rows = got.chunks(vocab).zip(want.chunks(vocab)).map(|(got, want)| difference(got, want));
+        let (at, off) = rows.enumerate().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+        if off > bound {
+            wrong.push(format!(
+                "{}: beside a piece from {from} on, token {at} is wrong by {off:.1e} (at most {bound:.0e})",
+                case.name()
             ));
         }
     }

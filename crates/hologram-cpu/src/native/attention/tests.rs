@@ -42,6 +42,7 @@ impl Case {
                 precision: AttentionPrecision::F32,
                 window: self.window,
                 cap: None,
+                pieces: false,
             },
             inputs: vec![q.clone(), cache.clone(), cache, ids.clone(), ids, table],
             output: q,

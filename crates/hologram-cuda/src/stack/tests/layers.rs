@@ -98,6 +98,7 @@ fn attention(model: Model) -> GroupSpec {
         precision: AttentionPrecision::F32,
         window,
         cap: None,
+        pieces: false,
     };
     let mut nodes = Vec::new();
     let [mut q_at, mut k_at] = [0, 3].map(input);

@@ -97,6 +97,7 @@ fn attention(sizes: Sizes, style: RopeStyle) -> GroupSpec {
         precision: AttentionPrecision::F32,
         window: None,
         cap: None,
+        pieces: false,
     };
     let nodes = vec![
         node(Operation::Rope { style }, &[input(0), input(1), input(2)], &q),

@@ -200,8 +200,8 @@ impl Block for Attention {
         let g = &mut step.graph;
         let window = c.windows.get(self.layer).copied().flatten();
         let sinks = self.sinks.as_ref().map(|sinks| g.constant(sinks)).transpose()?;
-        let (precision, cap) = (step.precision, c.scales.attention_cap);
-        let mut options = AttentionOptions { precision, cap, sinks, ..AttentionOptions::default() };
+        let (precision, pieces, cap) = (step.precision, step.pieces, c.scales.attention_cap);
+        let mut options = AttentionOptions { precision, pieces, cap, sinks, ..AttentionOptions::default() };
         let positions = match &mut step.both {
             Some(both) => {
                 both.cache = [k_cache, v_cache];

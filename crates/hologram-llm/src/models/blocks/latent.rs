@@ -160,7 +160,8 @@ impl Block for LatentAttention {
         let g = &mut step.graph;
         let cache = g.state(cache)?;
         let cache = g.kv_append(cache, key, step.slots)?;
-        let options = AttentionOptions { precision: step.precision, ..AttentionOptions::default() };
+        let options =
+            AttentionOptions { precision: step.precision, pieces: step.pieces, ..AttentionOptions::default() };
         let (positions, sequences, table) = (step.positions, step.sequences, step.block_table);
         let a = g.attention_with(q, cache, cache, positions, sequences, table, scale, options)?;
         let a = g.slice(a, 2, rotated, rotated + rank)?;

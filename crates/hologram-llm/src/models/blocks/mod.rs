@@ -174,6 +174,8 @@ pub(crate) struct Step<'a> {
     pub cache: &'a KvCache,
     pub linears: Linears<'a>,
     pub precision: AttentionPrecision,
+    /// See [`Bucket`](super::decoder::Bucket).
+    pub pieces: bool,
     /// The step's tokens, and their maximum.
     pub tokens: Dim,
     pub rows: usize,
