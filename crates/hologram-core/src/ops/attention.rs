@@ -456,6 +456,9 @@ pub(super) fn cases() -> Vec<Case> {
     let mixed_table: Vec<f32> = (0..160).map(|i| (i * 7 % 160) as f32).collect();
     let turns_positions: Vec<f32> = (0..75).map(|i| (i / 2 + i % 2 * 30) as f32).collect();
     let turns_sequences: Vec<f32> = (0..75).map(|i| (i % 2) as f32).collect();
+    // One long text among short ones.
+    let uneven_positions: Vec<f32> = (0..12).map(|i| if i == 7 { 690.0 } else { (i * 29 % 61) as f32 }).collect();
+    let uneven_table: Vec<f32> = (0..264).map(|i| (i * 5 % 264) as f32).collect();
     let texts = [[39.0; 40].as_slice(), &[40.0; 41]].concat();
     let of_texts = [[1.0; 40].as_slice(), &[0.0; 41]].concat();
     let batch_table: Vec<f32> = (0..48).map(|i| (i * 11 % 48) as f32).collect();
@@ -531,6 +534,15 @@ pub(super) fn cases() -> Vec<Case> {
             positions: &prompt[30..],
             sequences: &[0.0; 40],
             table: (1, 3, &[0.0, 2.0, 1.0]),
+        },
+        Shape {
+            heads: (8, 2),
+            d: 128,
+            block_size: 32,
+            tokens: (16, 12),
+            positions: &uneven_positions,
+            sequences: &batch_sequences,
+            table: (12, 22, &uneven_table),
         },
         // All tokens of two texts see all of their text.
         Shape {

@@ -195,18 +195,18 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
     __half *queries = reinterpret_cast<__half *>(results);
 
     const unsigned tid = threadIdx.x, warp = tid / 32, lane = tid % 32, kv_head = blockIdx.y;
-    const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
+    const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, slice = blockIdx.z % slices;
     dependency_wait();
-    if (token >= a.tokens) return;
-    const unsigned sequence = a.sequences[token], position = a.positions[token];
+    const Portion portion = portion_of<TILE>(a, slices, kv_head);
+    const unsigned token = portion.token, part = portion.part, used = portion.used;
+    if (token == NONE) return;
+    const unsigned sequence = portion.sequence, position = portion.position;
     if (sequence >= a.rows || position >= a.columns << a.shift) {
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const unsigned len = position + 1, window = a.flags >> WINDOW;
-    const unsigned begin = a.flags & FIRSTS ? min(a.firsts[token], position) : window && len > window ? len - window : 0, first_tile = begin / TILE;
-    const unsigned tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
-    if (blockIdx.x >= used) return;
+    const Span span = span_of(a, token, position);
+    const unsigned len = span.len, begin = span.begin, first_tile = begin / TILE;
     const unsigned heads = min(HEADS, of_kv - slice * HEADS), first_head = kv_head * of_kv + slice * HEADS, mask = (1u << a.shift) - 1;
     const unsigned *blocks = a.table + size_t(sequence) * a.columns;
 
@@ -220,7 +220,7 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
         next.valid = block < a.blocks ? min(len - next.from, unsigned(Of::POSITIONS)) : 0;
         Of::load(next, keys, values, key_scales, value_scales, (size_t(block * a.kv_heads + kv_head) << a.shift) + (next.from & mask), lane);
     };
-    const unsigned start = (first_tile + blockIdx.x) * TILE;
+    const unsigned start = (first_tile + part) * TILE;
     fetch(start);
 #pragma unroll 1
     for (unsigned h = warp; h < heads; h += WARPS) {
@@ -239,7 +239,7 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
     const float unit = units[lane / 4];
 
     float sums[D / 8][4] = {}, most = LOWEST, total = 0;
-    if ((a.flags & SINKS) != 0 && blockIdx.x == 0 && warp == 0 && lane / 4 < heads) {
+    if ((a.flags & SINKS) != 0 && part == 0 && warp == 0 && lane / 4 < heads) {
         most = fmaxf(a.sinks[first_head + lane / 4] * LOG2_E, LOWEST);
         total = lane % 4 == 0 ? 1.0f : 0.0f;
     }
@@ -277,11 +277,12 @@ __device__ __forceinline__ void attend(const Few &a, const unsigned char *keys, 
         }
         Of::weigh(sums, scores, tile);
     }
-    join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
+    join<Of, D, WARPS>(a, sums, most, total, heads, first_head, portion, (token * slices + slice) * a.kv_heads + kv_head, results, stats, factors, last);
 }
 
 // attention over caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D]: codes of 8 or 4 bits with their planes of scales, or floats of
-// 8 bits, which have none. 1 << shift is at least 16. Grid: splits, kv_heads, tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode.k for such
+// 8 bits, which have none. 1 << shift is at least 16. Grid: splits, kv_heads, tokens · ⌈heads / kv_heads / 8⌉; or parts of all tokens,
+// kv_heads, ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode.k for such
 // caches.
 #define ATTENTION_CODES(name, D, CODE, WARPS) \
 KERNEL_ALONE(attention_##name##_##D, WARPS * 32, IN(0, float, q), OUT(1, uchar, keys), OUT(2, uchar, values), IN(3, __half, key_scales), IN(4, __half, value_scales), \

@@ -154,34 +154,34 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
 
     const unsigned tid = threadIdx.x, warp = tid / 32, lane = tid % 32, kv_head = blockIdx.y;
     __half *queries = reinterpret_cast<__half *>(results), *own_rows = queries + OWN, *made = queries + MADE + warp * 2 * FRESH * D;
-    const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
+    const unsigned of_kv = a.heads / a.kv_heads, slices = (of_kv + HEADS - 1) / HEADS, slice = blockIdx.z % slices;
     const bool append = (a.flags & APPEND) != 0, adjacent = (a.flags & ADJACENT) != 0;
     // With APPEND what says where a token is and the rows of earlier steps are nothing that launches of this step write: they are read while the
     // launch before this one ends. Every workgroup waits for it, so that the next launch may count on that.
-    if (!append || token >= a.tokens) dependency_wait();
-    if (token >= a.tokens) return;
-    const unsigned sequence = a.sequences[token], position = a.positions[token];
+    if (!append) dependency_wait();
+    const Portion portion = portion_of<TILE>(a, slices, kv_head);
+    const unsigned token = portion.token, part = portion.part, used = portion.used;
+    if (token == NONE) {
+        if (append) dependency_wait();
+        return;
+    }
+    const unsigned sequence = portion.sequence, position = portion.position;
     if (sequence >= a.rows || position >= a.columns << a.shift) {
-        dependency_wait();
+        if (append) dependency_wait();
         if (tid == 0) note_fault(a.fault, sequence >= a.rows ? sequence : position, sequence >= a.rows ? a.rows : a.columns << a.shift);
         return;
     }
-    const unsigned len = position + 1, window = a.flags >> WINDOW;
-    const unsigned begin = a.flags & FIRSTS ? min(a.firsts[token], position) : window && len > window ? len - window : 0, first_tile = begin / TILE;
-    const unsigned tiles = (len + TILE - 1) / TILE - first_tile, used = min(tiles, a.splits);
-    if (blockIdx.x >= used) {
-        dependency_wait();
-        return;
-    }
+    const Span span = span_of(a, token, position);
+    const unsigned len = span.len, begin = span.begin, first_tile = begin / TILE;
     const unsigned heads = min(HEADS, of_kv - slice * HEADS), first_head = kv_head * of_kv + slice * HEADS, mask = (1u << a.shift) - 1;
     const unsigned *blocks = a.table + size_t(sequence) * a.columns;
 
     float sums[D / 8][4] = {}, most = LOWEST, total = 0, unit = 1;
-    if ((a.flags & SINKS) != 0 && blockIdx.x == 0 && warp == 0 && lane / 4 < heads) {
+    if ((a.flags & SINKS) != 0 && part == 0 && warp == 0 && lane / 4 < heads) {
         most = fmaxf(a.sinks[first_head + lane / 4] * LOG2_E, LOWEST);
         total = lane % 4 == 0 ? 1.0f : 0.0f;
     }
-    const unsigned start = (first_tile + blockIdx.x) * TILE;
+    const unsigned start = (first_tile + part) * TILE;
     // The block of this warp's positions in a tile, which is one.
     const auto block_at = [&](unsigned base) {
         const unsigned from = base + warp * Of::POSITIONS;
@@ -234,7 +234,7 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
             __syncthreads();
             dependency_wait();
             // The workgroup of a token's own position makes its rows too, of which the first slice's is the one that stores them.
-            const bool owns = append && (position / TILE - first_tile) % used == blockIdx.x;
+            const bool owns = append && (position / TILE - first_tile) % used == part;
             const unsigned e = lane * 4, rows = heads + (owns ? 2 : 0);
             const auto row_at = [&](unsigned h) {
                 const float *row = h < heads ? a.q + size_t(token * a.heads + first_head + h) * D : (h == heads ? a.k : a.v) + size_t(token * a.kv_heads + kv_head) * D;
@@ -340,11 +340,11 @@ template <int D, unsigned WARPS> __device__ __forceinline__ void attend(const Fe
         load_values(base + apart, ahead_block);
     }
 
-    join<Of, D, WARPS>(a, sums, most, total, heads, first_head, token, (token * slices + slice) * a.kv_heads + kv_head, used, results, stats, factors, last);
+    join<Of, D, WARPS>(a, sums, most, total, heads, first_head, portion, (token * slices + slice) * a.kv_heads + kv_head, results, stats, factors, last);
 }
 
 // attention over f16 caches [blocks, kv_heads, 1 << shift, D] for q f32 [tokens, heads, D], 1 << shift at least 16. Grid: splits, kv_heads,
-// tokens · ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode
+// tokens · ⌈heads / kv_heads / 8⌉; or parts of all tokens, kv_heads, ⌈heads / kv_heads / 8⌉. The arguments are those of attention_decode
 // (attention_decode.k), 8 heads at a time, whether the result is bf16, and the weights of norms of queries and keys before their rotation with
 // what is added to the mean square: less than 0 for no norms.
 #define ATTENTION_FEW(D, WARPS) \

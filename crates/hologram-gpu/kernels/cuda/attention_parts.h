@@ -22,6 +22,71 @@ struct Few {
     bool narrow;
 };
 
+// A workgroup's part of a token's positions: every `used`-th tile of them from number `part` on. Results of parts are kept in order from `first` on.
+struct Portion { unsigned token, part, used, first, sequence, position; };
+constexpr unsigned NONE = ~0u;
+
+// The first position that a token sees, and the end of them.
+struct Span { unsigned begin, len; };
+__device__ __forceinline__ Span span_of(const Few &a, unsigned token, unsigned position)
+{
+    const unsigned len = position + 1, window = a.flags >> WINDOW;
+    return {a.flags & FIRSTS ? min(a.firsts[token], position) : window && len > window ? len - window : 0, len};
+}
+template <unsigned TILE> __device__ __forceinline__ unsigned tiles_of(const Few &a, unsigned token, unsigned position)
+{
+    const Span span = span_of(a, token, min(position, (a.columns << a.shift) - 1));
+    return (span.len + TILE - 1) / TILE - span.begin / TILE;
+}
+// This workgroup's part; its token is NONE if it has none. Every warp finds the same. A token has as many parts as its tiles, up to the splits; or, with
+// a number above them in `splits`, each has one, and so many more are theirs as their tiles are of all: short texts need not wait for a long one. The grid
+// then has a column for each of the parts.
+template <unsigned TILE> __device__ __forceinline__ Portion portion_of(const Few &a, unsigned slices, unsigned kv_head)
+{
+    const unsigned more = a.splits >> 16, lane = threadIdx.x % 32, column = blockIdx.x;
+    if (more == 0) {
+        const unsigned token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
+        if (token >= a.tokens) return {NONE};
+        const unsigned position = a.positions[token], sequence = a.sequences[token], used = min(tiles_of<TILE>(a, token, position), a.splits);
+        return {column < used ? token : NONE, column, used, ((token * slices + slice) * a.kv_heads + kv_head) * a.splits, sequence, position};
+    }
+    unsigned position = 0, sequence = 0, tiles = 0;
+    const auto load = [&](unsigned t) {
+        const bool there = t < a.tokens;
+        if (there) {
+            position = a.positions[t];
+            sequence = a.sequences[t];
+        }
+        tiles = there ? tiles_of<TILE>(a, t, position) : 0;
+    };
+    load(lane);
+    unsigned all = tiles;
+#pragma unroll 1
+    for (unsigned t = lane + 32; t < a.tokens; t += 32) all += tiles_of<TILE>(a, t, a.positions[t]);
+    const float of_tile = __fdividef(float(more), float(__reduce_add_sync(~0u, all)));
+    unsigned before = 0;
+#pragma unroll 1
+    for (unsigned from = 0; from < a.tokens; from += 32) {
+        if (from) load(from + lane);
+        const unsigned used = min(min(tiles, 1 + unsigned(float(tiles) * of_tile)), MAX_SPLITS);
+        unsigned sum = used;
+#pragma unroll
+        for (unsigned i = 1; i < 32; i *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, sum, i);
+            if (lane >= i) sum += other;
+        }
+        const unsigned end = before + sum, part = column - (end - used), found = __ballot_sync(~0u, part < used);
+        if (found) {
+            const unsigned owner = __ffs(found) - 1;
+            const auto its = [&](unsigned x) { return __shfl_sync(~0u, x, owner); };
+            const unsigned its_part = its(part);
+            return {from + owner, its_part, its(used), (blockIdx.z * a.kv_heads + kv_head) * gridDim.x + column - its_part, its(sequence), its(position)};
+        }
+        before = __shfl_sync(~0u, end, 31);
+    }
+    return {NONE};
+}
+
 // What the launch before wrote.
 __device__ __forceinline__ float4 fresh(const float *p)
 {
@@ -47,7 +112,7 @@ __device__ __forceinline__ void split(float x, float y, unsigned &high, unsigned
 // Puts together what the warps of a workgroup, and then its workgroups, found for a token and up to 8 heads: `sums` of values relative to a
 // greatest score `most`, and the sum `total` of weights. `Of` says which elements a lane has.
 template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(const Few &a, const float (&sums)[D / 8][4], float most, float total, unsigned heads, unsigned first_head,
-    unsigned token, unsigned place, unsigned used, float *results, float2 (*stats)[HEADS], float *factors, bool &last)
+    const Portion &portion, unsigned place, float *results, float2 (*stats)[HEADS], float *factors, bool &last)
 {
     constexpr unsigned FOURS = D / 4, THREADS = WARPS * 32;
     const unsigned tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
@@ -61,7 +126,7 @@ template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(
         for (int i = 0; i < D / 16; ++i) *reinterpret_cast<float4 *>(results + (warp * HEADS + lane / 4) * D + Of::part_at(i, lane)) = Of::part(sums, i);
     }
     __syncthreads();
-    const unsigned part = place * a.splits + blockIdx.x, fours = heads * FOURS;
+    const unsigned token = portion.token, used = portion.used, part = portion.first + portion.part, fours = heads * FOURS;
     const auto write = [&](unsigned f, float4 x) {
         const size_t at = size_t(token * a.heads + first_head) * D + f * 4;
         if (a.narrow) *reinterpret_cast<uint2 *>(reinterpret_cast<__nv_bfloat16 *>(a.out) + at) = make_uint2(pair_bf16(x.x, x.y), pair_bf16(x.z, x.w));
@@ -100,8 +165,8 @@ template <class Of, int D, unsigned WARPS> __device__ __forceinline__ void join(
     __syncthreads();
     if (!last) return;
     constexpr unsigned AHEAD = 9;
-    const float *parts = a.partial + size_t(place) * a.splits * HEADS * D;
-    const float2 *of_parts = reinterpret_cast<const float2 *>(a.stats) + place * a.splits * HEADS;
+    const float *parts = a.partial + size_t(portion.first) * HEADS * D;
+    const float2 *of_parts = reinterpret_cast<const float2 *>(a.stats) + portion.first * HEADS;
     float4 p[AHEAD];
     const auto ahead = [&](unsigned f, unsigned s0) {
 #pragma unroll

@@ -62,7 +62,7 @@ fn attend(
     if !update.norms.iter().flatten().all(weights) {
         return None;
     }
-    if !sizes.are_few(q, false) || matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four) {
+    if !sizes.are_few(false) || matches!(sizes.cache, Cache::Floats | Cache::Eight | Cache::Four) {
         return None;
     }
     // With fewer tokens products take f32, or convert it themselves.

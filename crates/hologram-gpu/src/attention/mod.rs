@@ -45,6 +45,8 @@ enum Cache {
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     tokens: Count,
+    /// Whether each token's bits must not depend on the others.
+    independent: bool,
     heads: usize,
     kv_heads: usize,
     d: usize,
@@ -102,6 +104,7 @@ impl Sizes {
             fits(&[blocks, kv_heads, block, d / 4]) && fits(&[columns, block]) && fits(&[tokens.max(), heads, d]);
         (served && counted && fits(&[rows, columns])).then_some(Sizes {
             tokens,
+            independent: n.is_independent(),
             heads,
             kv_heads,
             d,
@@ -116,9 +119,9 @@ impl Sizes {
     }
 
     /// Whether kernels for few tokens are faster than those for many; each may belong to a sequence of its own.
-    fn are_few(&self, q: &TensorSpec, pieces: bool) -> bool {
-        let (tokens, independent) = (self.tokens.max(), q.shape.first().is_some_and(|n| n.is_independent()));
-        independent || tokens <= FEW_TOKENS || !pieces && tokens <= self.rows.min(FEW_SEQUENCES)
+    fn are_few(&self, pieces: bool) -> bool {
+        let tokens = self.tokens.max();
+        self.independent || tokens <= FEW_TOKENS || !pieces && tokens <= self.rows.min(FEW_SEQUENCES)
     }
 
     /// The workgroups of a key/value head, beside those of tiles of `tokens`, that share tiles with many sequences
@@ -205,7 +208,7 @@ pub(super) fn find(spec: &KernelSpec, target: Target) -> Option<NativeKernel> {
         Cache::Eight | Cache::Four => [1, 2].map(|i| places.input(i, 1)),
         Cache::F32 | Cache::F16 | Cache::Floats => [Memory::Null, Memory::Null],
     };
-    let few = sizes.are_few(q, pieces);
+    let few = sizes.are_few(pieces);
     if let Some(kernel) =
         wide::kernel(sizes, operands, &places, scale, few || precision == AttentionPrecision::F32, target)
     {

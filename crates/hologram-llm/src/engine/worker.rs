@@ -70,11 +70,12 @@ const MAX_PIECE: usize = 256;
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
 const MAX_LOGITS: usize = 128;
 
-/// Tokens of a step with texts and prompts, and the most texts for which that holds. On GPUs such steps read prompts as
-/// fast as larger ones, because texts alone leave arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same
-/// rate, the first token comes in half the time, and texts wait a third as long. With more texts it would be slower.
+/// Tokens of a step with texts and prompts, three quarters of it if one of these is long; and the most sequences for
+/// which that holds. On GPUs such steps read prompts as fast as larger ones, because texts alone leave arithmetic unused:
+/// an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in half the time. With more
+/// sequences it would be slower.
 const BESIDE: usize = 512;
-const MOST_TEXTS: usize = 96;
+const MOST_BESIDE: usize = 96;
 
 impl Worker {
     pub fn new(
@@ -395,7 +396,7 @@ impl Worker {
 
     /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. What a step
     /// takes of long prompts is bounded by the time that the texts wait for it, and beside texts, if they are at least as
-    /// many as the prompts, a step has at most [`BESIDE`] tokens. Returns false if blocks are missing, or the results of
+    /// many as the prompts, a step has [`BESIDE`] tokens at most. Returns false if blocks are missing, or the results of
     /// the step in flight.
     fn plan(&mut self) -> bool {
         self.step.clear();
@@ -408,8 +409,11 @@ impl Worker {
         for single in [true, false] {
             if let (false, texts @ 1..) = (single, self.step.len()) {
                 long = budget.min(self.pace.piece(self.options.step_tokens, texts));
-                let fewer = (prompts..=MOST_TEXTS).contains(&texts) && !self.options.deterministic;
-                budget = if fewer { budget.min(BESIDE.saturating_sub(texts)) } else { budget };
+                let long_ones = self.running.iter().any(|s| ready(s) && self.pending(s) > self.options.step_tokens / 2);
+                let most = if long_ones { BESIDE / 4 * 3 } else { BESIDE };
+                if texts >= prompts && texts + prompts <= MOST_BESIDE && !self.options.deterministic {
+                    budget = budget.min(most.saturating_sub(texts));
+                }
             }
             for (at, s) in self.running.iter().enumerate().filter(|(_, s)| ready(s)) {
                 let (mut pending, from) = (self.pending(s), self.session.len(s.slot));
