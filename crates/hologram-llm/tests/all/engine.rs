@@ -216,30 +216,47 @@ fn the_same_prompt_at_once_is_computed_once() {
     assert_eq!(engine.stats().step_tokens, 200 + 3 * 8 + 4 * 7);
 }
 
+/// The most tokens of a prompt that a step computed, by a request's progress.
+fn most_at_once(mut events: Events) -> usize {
+    let (mut most, mut before) = (0, 0);
+    while let Some(event) = events.next_blocking() {
+        if let Event::Progress { computed } = event {
+            (most, before) = (most.max(computed - before), computed);
+        }
+    }
+    most
+}
+
 /// A prompt that needs most of a step has the whole step alone, and small pieces beside a text, which waits for them.
 #[test]
 fn a_long_prompt_stalls_nobody() {
     let engine = engine_with(|o| (o.step_tokens, o.context) = (128, 2048));
-    let most = |mut events: Events| {
-        let (mut most, mut before) = (0, 0);
-        while let Some(event) = events.next_blocking() {
-            if let Event::Progress { computed } = event {
-                (most, before) = (most.max(computed - before), computed);
-            }
-        }
-        most
-    };
     let mut long = greedy(prompt(1, 240), 1);
     long.progress = true;
-    assert_eq!(most(engine.submit(long.clone()).unwrap()), 128);
+    assert_eq!(most_at_once(engine.submit(long.clone()).unwrap()), 128);
     long.prompt = prompt(2, 240);
     // The text's first step is not timed: a piece has at most half of a step.
     // It outlives the prompt, also where this thread gets little time.
     let text = engine.submit(greedy(prompt(3, 4), 2000)).unwrap();
     wait_for(&engine, |stats| stats.generated_tokens > 4);
-    let most = most(engine.submit(long).unwrap());
+    let most = most_at_once(engine.submit(long).unwrap());
     drop(text);
     assert!(most <= 64, "{most}");
+}
+
+/// However many tokens a step may have, beside a text it has at most 512.
+#[test]
+fn a_prompt_beside_a_text_has_steps_of_their_own_size() {
+    let engine = engine_with(|o| (o.step_tokens, o.context) = (2048, 2048));
+    let mut asked = greedy(prompt(1, 900), 1);
+    asked.progress = true;
+    assert_eq!(most_at_once(engine.submit(asked.clone()).unwrap()), 900);
+    asked.prompt = prompt(2, 900);
+    let text = engine.submit(greedy(prompt(3, 4), 2000)).unwrap();
+    wait_for(&engine, |stats| stats.generated_tokens > 4);
+    let most = most_at_once(engine.submit(asked).unwrap());
+    drop(text);
+    assert_eq!(most, 511);
 }
 
 /// A device that computes long steps in another precision than short ones.
