@@ -8,7 +8,7 @@
 #include "attention_tiles.h"
 #include "attention_parts.h"
 
-HOST(MAX_SPLITS, APPEND, ADJACENT, FIRSTS, SINKS, WINDOW, PAIRS)
+HOST(MAX_SPLITS, APPEND, ADJACENT, FIRSTS, SINKS, WINDOW, PAIRS, DIVIDED)
 
 // The products of a warp: `sums` of thread (g, t), lane 4·g + t, belong to head g; rows 8 and on of a fragment are the low parts.
 template <int D> struct Warp {

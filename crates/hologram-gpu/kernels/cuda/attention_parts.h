@@ -5,6 +5,8 @@ constexpr unsigned HEADS = 8, MAX_SPLITS = 64;
 // Above the flags: how many positions a token sees; 0: all up to its own. `sizes` are elements of a head, and from
 // bit PAIRS on rotated pairs.
 constexpr unsigned APPEND = 1, ADJACENT = 2, FIRSTS = 8, SINKS = 16, WINDOW = 5, PAIRS = 16;
+// Above the splits: the parts that tokens have beside one each (portion_of), fewer than 1 << DIVIDED; 0: each has the splits.
+constexpr unsigned DIVIDED = 16;
 constexpr float LOWEST = -1e38f;
 
 struct Few {
@@ -39,11 +41,11 @@ template <unsigned TILE> __device__ __forceinline__ unsigned tiles_of(const Few 
     return (span.len + TILE - 1) / TILE - span.begin / TILE;
 }
 // This workgroup's part; its token is NONE if it has none. Every warp finds the same. A token has as many parts as its tiles, up to the splits; or, with
-// a number above them in `splits`, each has one, and so many more are theirs as their tiles are of all: short texts need not wait for a long one. The grid
-// then has a column for each of the parts.
+// parts that are divided, one and of these as many as its share of all tiles: short texts need not wait for a long one. The grid then has a column for
+// each part.
 template <unsigned TILE> __device__ __forceinline__ Portion portion_of(const Few &a, unsigned slices, unsigned kv_head)
 {
-    const unsigned more = a.splits >> 16, lane = threadIdx.x % 32, column = blockIdx.x;
+    const unsigned more = a.splits >> DIVIDED, lane = threadIdx.x % 32, column = blockIdx.x;
     if (more == 0) {
         const unsigned token = blockIdx.z / slices, slice = blockIdx.z - token * slices;
         if (token >= a.tokens) return {NONE};

@@ -73,7 +73,7 @@ FN void turn_give(uint id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "mem
 // KEYS: positions of a tile, of heads of up to 128 elements and of longer ones.
 constexpr uint GROUPS = 2, ROWS = 128, THREADS = 384, STAGES = 2, PAGE = 32, KEYS_SHORT = 128, KEYS_LONG = 64;
 static_assert(ROWS == GROUPS * 64 && THREADS == GROUPS * 128 + 128);
-HOST(ROWS, THREADS, STAGES, PAGE, KEYS_SHORT, KEYS_LONG)
+HOST(ROWS, THREADS, STAGES, PAGE, KEYS_SHORT, KEYS_LONG, MOST_RUNS)
 // A warpgroup waits for registers that the others give back: together there must be no more than at the start.
 constexpr uint AT_START = 65536 / THREADS / 8 * 8, OF_COPIES = 40, OF_PRODUCTS = 232;
 static_assert(GROUPS * OF_PRODUCTS + OF_COPIES <= (GROUPS + 1) * AT_START);

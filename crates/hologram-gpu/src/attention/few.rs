@@ -20,9 +20,6 @@ use super::{Cache, Numbers, Operands, Sizes};
 const MAX_APPEND: usize = 32;
 const MAX_APPEND_ALL: usize = 8;
 
-/// Above the splits in their argument: the parts that are divided, as `portion_of` in `attention_parts.h` reads them.
-const DIVIDED: u32 = 16;
-
 /// A value of ε that means: no norm.
 const NO_NORM: f32 = -1.0;
 
@@ -131,23 +128,21 @@ pub(super) fn kernel(
     let capacity = seen.min(sizes.columns << sizes.shift);
     let most = (resident * multiprocessors / groups.max(1)).min(capacity.div_ceil(tile));
     let splits = most.clamp(1, MAX_SPLITS as usize);
-    // With several tokens the kernels for tensor cores divide the workgroups that there is room for by the tokens'
-    // positions, and half as many more for a long text among many: each token has one, and the others are divided.
+    // With several tokens the kernels for tensor cores give each one workgroup, and divide others by the tokens'
+    // positions: as many as there is room for, or half of that, for a long text among many.
     let heads_apart = kv_heads * slices;
+    let room = resident * multiprocessors / heads_apart;
     let divided = match on_tensor_cores && tokens.max() > 1 && !sizes.independent {
-        true => {
-            let room = resident * multiprocessors / heads_apart;
-            room.saturating_sub(tokens.max()).max(room / 2).clamp(1, 1 << 12)
-        }
+        true => room.saturating_sub(tokens.max()).max(room / 2).clamp(1, 1 << 12),
         false => 0,
     };
-    let columns = divided + tokens.max();
-
-    let parts = match divided {
-        0 if splits == 1 => 0,
-        0 => groups.checked_mul(splits * at_a_time)?,
-        _ => heads_apart.checked_mul(columns)?.checked_mul(at_a_time)?,
+    // The grid's first and last sizes without slices: parts of a token, tokens; or parts of all tokens.
+    let (across, of_tokens) = match divided {
+        0 => (splits, tokens.max().max(1)),
+        _ => (divided + tokens.max(), 1),
     };
+    let of_head = if across > 1 { across.checked_mul(of_tokens)? } else { 0 };
+    let parts = heads_apart.checked_mul(of_head)?.checked_mul(at_a_time)?;
     let sums = parts.checked_mul(d * 4)?.next_multiple_of(256);
     let scratch = sums.checked_add(parts.checked_mul(8)?).filter(|bytes| *bytes < 1 << 33)?;
     let counters = if parts > 0 { groups.checked_mul(4)? } else { 0 };
@@ -157,10 +152,8 @@ pub(super) fn kernel(
     let [firsts, sinks] = [operands.firsts, operands.sinks].map(|memory| memory.unwrap_or(Memory::Null));
     let cap = sizes.cap;
     let (count, shift, splits) = (tokens.of_step(step), sizes.shift, splits as u32);
-    let of_grid = if divided > 0 { [columns, sizes.kv_heads] } else { [splits as usize, sizes.kv_heads] };
     let Numbers { heads, kv_heads, d, blocks, rows, columns } = sizes.numbers();
-    // z is the token and its slice.
-    let of_tokens = if divided > 0 { 1 } else { tokens.max().max(1) };
+    // z is the token and its slice, or the slice.
     let grid_z = u32::try_from(of_tokens * slices).ok().filter(|z| *z <= 65_535)?;
 
     // Apple GPUs have no memory order between the workgroups of a launch, so the last workgroup cannot combine the
@@ -192,8 +185,8 @@ pub(super) fn kernel(
     }
     let scale = scale * std::f32::consts::LOG2_E;
     let [partial, stats, counters_at] = [Memory::Scratch(0), Memory::Scratch(sums), Memory::Counters(0)].map(place);
-    let (grid, threads) = (of_grid, simds * 32);
-    let splits = splits | (divided as u32) << DIVIDED;
+    let (grid, threads) = ([across, sizes.kv_heads], simds * 32);
+    let splits = splits | (divided as u32) << attention_few::DIVIDED;
     let mut pairs = 0;
     let (mut k, mut v, mut slots, mut freqs) = (Memory::Null, Memory::Null, firsts, Memory::Null);
     let [mut key_scales, mut value_scales] = [Memory::Null, Memory::Null];

@@ -14,6 +14,7 @@ mod tests;
 mod wgmma;
 mod wide;
 
+use super::kernels::cuda::attention_wgmma::MOST_RUNS;
 use super::launch::{Count, Places, all_f32};
 use super::{FEW_TOKENS, Memory, NativeKernel, Target, Vendor};
 use hologram_device::{AttentionPrecision, DType, Extent, KernelSpec, Operation, TensorSpec};
@@ -127,9 +128,9 @@ impl Sizes {
     /// The workgroups of a key/value head, beside those of tiles of `tokens`, that share tiles with many sequences
     /// (`attention_tiles.h`); none for a single sequence.
     fn extra(&self, tokens: usize) -> usize {
-        match (self.rows, tokens) {
-            (1, _) | (_, 0..=2) => 0,
-            (rows, _) => rows.min((EXTRA / self.kv_heads).max(1)),
+        match self.rows > 1 && tokens > MOST_RUNS as usize {
+            true => self.rows.min((EXTRA / self.kv_heads).max(1)),
+            false => 0,
         }
     }
 

@@ -5,7 +5,7 @@ use hologram_device::{
 };
 
 use super::super::kernels::attention_decode::{AttentionDecode, AttentionJoin};
-use super::super::kernels::cuda::attention_few::AttentionFew;
+use super::super::kernels::cuda::attention_few::{self, AttentionFew};
 use super::super::kernels::cuda::attention_wgmma::AttentionWgmma;
 use super::super::{Memory, NativeKernel, Part, Target};
 use super::{find, find_group};
@@ -305,6 +305,24 @@ fn groups_are_matched_by_structure() {
         let faulty = group(1, true).changed(fault);
         assert_eq!(faulty.and_then(|g| served(&g)), None, "fault {i}");
     }
+}
+
+/// A step of several tokens has a column of workgroups for each token and for each part that they divide.
+#[test]
+fn workgroups_of_several_tokens_are_divided() {
+    // For each of two heads there is room for 66 workgroups, or with many tokens 132 smaller ones: as many less the
+    // tokens are divided, but at least half.
+    for (tokens, divided) in [(2, 64), (32, 34), (256, 66)] {
+        let kernel = find(&spec(tokens, 128, DType::F16, 256, 1), TARGET).expect("served");
+        let [Part::Kernel(launch)] = kernel.parts.as_slice() else { panic!("one part") };
+        let columns = divided + tokens as u32;
+        assert_eq!(launch.grid, [columns, 2, 1], "{tokens} tokens");
+        assert_eq!(launch.filled::<AttentionFew>().splits >> attention_few::DIVIDED, divided);
+        assert_eq!((kernel.scratch, kernel.counters), (columns as usize * 2 * 8 * (128 + 2) * 4, tokens * 2 * 4));
+    }
+    let one = find(&spec(1, 128, DType::F16, 256, 1), TARGET).expect("served");
+    let [Part::Kernel(launch)] = one.parts.as_slice() else { panic!("one part") };
+    assert_eq!(launch.filled::<AttentionFew>().splits >> attention_few::DIVIDED, 0);
 }
 
 #[test]

@@ -70,10 +70,10 @@ const MAX_PIECE: usize = 256;
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
 const MAX_LOGITS: usize = 128;
 
-/// Tokens of a step with texts and prompts, three quarters of it if one of these is long; and the most sequences for
-/// which that holds. On GPUs such steps read prompts as fast as larger ones, because texts alone leave arithmetic unused:
-/// an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in half the time. With more
-/// sequences it would be slower.
+/// Tokens of a step with texts and prompts, three quarters of it if one of these is long, so that the texts wait less;
+/// and the most sequences for which that holds. On GPUs such steps read prompts as fast as larger ones, because texts
+/// alone leave arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in
+/// less than half the time (benches/history/2026-11-27.md). With 256 it was slower.
 const BESIDE: usize = 512;
 const MOST_BESIDE: usize = 96;
 
@@ -404,13 +404,15 @@ impl Worker {
         let mut budget = self.options.step_tokens;
         let ready = |s: &Sequence| s.paused.is_none();
         let prompts = self.running.iter().filter(|s| ready(s) && self.pending(s) > 1).count();
+        // A deterministic prompt has its pieces at fixed places.
+        let is_long = |pending: usize| pending > self.options.step_tokens / 2 && !self.options.deterministic;
         let mut has_piece = false;
         let mut long = budget;
         for single in [true, false] {
             if let (false, texts @ 1..) = (single, self.step.len()) {
                 long = budget.min(self.pace.piece(self.options.step_tokens, texts));
-                let long_ones = self.running.iter().any(|s| ready(s) && self.pending(s) > self.options.step_tokens / 2);
-                let most = if long_ones { BESIDE / 4 * 3 } else { BESIDE };
+                let has_long = self.running.iter().any(|s| ready(s) && is_long(self.pending(s)));
+                let most = if has_long { BESIDE / 4 * 3 } else { BESIDE };
                 if texts >= prompts && texts + prompts <= MOST_BESIDE && !self.options.deterministic {
                     budget = budget.min(most.saturating_sub(texts));
                 }
@@ -421,8 +423,7 @@ impl Worker {
                 if next.is_some() {
                     pending = 1;
                 }
-                // A deterministic prompt has its pieces at fixed places.
-                let is_long = pending > self.options.step_tokens / 2 && !self.options.deterministic;
+                let is_long = is_long(pending);
                 let budget_here = if is_long { budget.min(long) } else { budget };
                 if pending == 0 || (pending == 1) != single || budget_here == 0 {
                     continue;

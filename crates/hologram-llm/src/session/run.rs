@@ -131,9 +131,9 @@ impl Session {
                 self.cached[*sequence].push(*token);
             }
         }
-        let shared = input.windows(2).zip(&s.positions).filter(|(pair, _)| pair[0].0 == pair[1].0);
-        let shared: usize = shared.map(|(_, position)| *position as usize + 1).sum();
-        let pieces = !independent && (FEW..=self.cache.max_sequences()).contains(&tokens) && shared > MUCH_SHARED;
+        let followed = input.windows(2).zip(&s.positions).filter(|(pair, _)| pair[0].0 == pair[1].0);
+        let shared = || followed.map(|(_, position)| *position as usize + 1).sum::<usize>();
+        let pieces = !independent && (FEW..=self.cache.max_sequences()).contains(&tokens) && shared() > MUCH_SHARED;
         s.runs.clear();
         s.token_runs.clear();
         let mut first = 0;
