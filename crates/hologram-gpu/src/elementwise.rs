@@ -2,7 +2,7 @@
 
 use super::kernels::elementwise::{Binary, CopyBytes, Unary};
 use super::launch::{Count, Places, all_f32, launch, single};
-use super::{NativeKernel, Target};
+use super::{KernelLaunch, Memory, NativeKernel, Target};
 
 use hologram_device::{DType, Elementwise as E, Extent, KernelSpec, Operation, TensorSpec};
 use hologram_isa::Type;
@@ -54,13 +54,17 @@ pub(super) fn find(spec: &KernelSpec, _: Target) -> Option<NativeKernel> {
 }
 
 fn unary(entry: String, places: &Places, total: Count) -> Option<NativeKernel> {
-    let args = Unary {
-        a: places.input(0, 0),
-        y: places.output(0),
-        total: places.counted(total),
-        fours: total.in_fours().into(),
-    };
-    Some(single(launch(args, entry, [total.max().div_ceil(PIECE), 1], 256)?))
+    Some(single(of_one(entry, places.input(0, 0), places.output(0), total, places.step())?))
+}
+
+/// The launch that converts `f32` to `bf16`.
+pub(super) fn to_bf16(a: Memory, y: Memory, total: Count, step: Memory) -> Option<KernelLaunch> {
+    of_one("cast_bf16".into(), a, y, total, step)
+}
+
+fn of_one(entry: String, a: Memory, y: Memory, total: Count, step: Memory) -> Option<KernelLaunch> {
+    let args = Unary { a, y, total: total.of_step(step), fours: total.in_fours().into() };
+    launch(args, entry, [total.max().div_ceil(PIECE), 1], 256)
 }
 
 /// Copies words of four bytes, or bytes if the size may not be a multiple of four.

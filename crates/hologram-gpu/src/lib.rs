@@ -54,7 +54,7 @@ pub use dry::{DryGpu, DryRun};
 pub use gemm::Unpacked;
 pub use hazards::{Hazards, Written};
 pub use policy::policy;
-pub use stack::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase, fuses_to_stacks};
+pub use stack::{PhaseBiases, PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase, fuses_to_stacks};
 pub use work::{Work, split};
 
 use std::sync::Arc;
@@ -292,8 +292,7 @@ fn group_kernels(fused: &Fused) -> &'static [FindGroup] {
     match fused {
         Fused::NormConvert(_) => &[rms_norm::find_group],
         Fused::Biases(_) => &[biases::find_group],
-        // Their programs are bound by memory.
-        Fused::Biased(_) => &[],
+        Fused::Biased(_) => &[biases::find_biased],
         Fused::Norms(_) => &[rms_norm::find_pair],
         Fused::NormGate(_) => &[rms_norm::find_gated],
         Fused::CacheUpdate(_) => &[attention::find_group],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hologram_device::{BlockType, DType, Gate};
+use hologram_device::{DType, Gate};
 
 use super::kernels::attention_decode::AttentionDecode;
 use super::kernels::cuda::attention_few::AttentionFew;
@@ -24,8 +24,11 @@ pub enum StackPhase {
     /// Attention over `f32` caches with heads of 128 elements and four query heads per key/value head: a phase of the
     /// same kernel.
     AttentionF32(Arc<AttentionDecode>),
-    /// Products of one token with weights in codes: a phase of `kernels/cuda/decode_layers.cu`, as all that follow.
+    /// Products of one token with weights in codes, in floats of 16 bits or in `F8_E4M3`: a phase of
+    /// `kernels/cuda/decode_layers.cu`, as all that follow.
     Products(PhaseProducts),
+    /// What is added to the products before: part of their phase.
+    Biases(PhaseBiases),
     /// Attention over `f16` caches that appends the token's rows; with the elements of a head.
     Attention(Arc<AttentionFew>, u32),
     /// A mixture's router.
@@ -36,32 +39,68 @@ pub enum StackPhase {
     ExpertSum(PhaseExperts),
 }
 
-/// A matrix of weights in codes.
+/// A matrix of weights.
 #[derive(Clone, Debug)]
 pub struct PhaseMatrix {
-    /// The type of its blocks.
-    pub weights: BlockType,
-    /// Its low and high plane and its records.
+    /// Its format: planes, `bf16` or `f16`.
+    pub weights: DType,
+    /// Its low and high plane and its records; of plain formats the first.
     pub planes: [Memory; 3],
     /// Its rows, or those of one expert.
     pub rows: u32,
 }
 
 impl PhaseMatrix {
-    /// The matrix with `rows` rows whose first view has index `at` among the bindings; `None` if its weights are not in
-    /// codes that are multiplied with 8-bit activations.
+    /// The matrix with `rows` rows whose first view has index `at` among the bindings; `None` if no phase has its
+    /// weights.
     pub(super) fn of(weights: DType, at: usize, rows: u32) -> Option<PhaseMatrix> {
-        let DType::Planes(block) = weights else { return None };
-        let served = !weights.is_ternary() && !weights.has_float_codes();
-        let Planes { low, high, records } = Planes::at(block, at);
-        served.then_some(PhaseMatrix { weights: block, planes: [low, high, records], rows })
+        let planes = match weights {
+            DType::BF16 | DType::F16 => [Memory::Binding(at), Memory::Null, Memory::Null],
+            DType::Planes(block) if !weights.is_ternary() => {
+                let Planes { low, high, records } = Planes::at(block, at);
+                [low, high, records]
+            }
+            _ => return None,
+        };
+        Some(PhaseMatrix { weights, planes, rows })
+    }
+
+    /// Whether weights are floats, which are multiplied with `f32` activations; codes are with 8-bit ones.
+    pub fn has_floats(&self) -> bool {
+        has_floats(self.weights)
     }
 
     /// Bytes of a row of `k` elements in each plane.
     pub fn row_bytes(&self, k: u32) -> Option<[u32; 3]> {
-        let len = self.weights.row().len as u32;
-        k.is_multiple_of(len).then(|| self.weights.plane_bytes().map(|bytes| k / len * bytes as u32))
+        let DType::Planes(block) = self.weights else { return Some([k * 2, 0, 0]) };
+        let len = block.row().len as u32;
+        k.is_multiple_of(len).then(|| block.plane_bytes().map(|bytes| k / len * bytes as u32))
     }
+}
+
+/// Whether weights of a phase are floats.
+pub(super) fn has_floats(weights: DType) -> bool {
+    weights.has_float_codes() || matches!(weights, DType::BF16 | DType::F16)
+}
+
+/// Whether a phase multiplies these weights by activations that were converted to this format. Weights that are floats
+/// are multiplied by activations before their conversion, which are more precise.
+pub(super) fn serves(weights: DType, converted: DType) -> bool {
+    match has_floats(weights) {
+        true => matches!(converted, DType::F32 | DType::BF16),
+        false => converted == (DType::I8Groups { group: 32 }),
+    }
+}
+
+/// Sums of one token's tensors and their biases.
+#[derive(Clone, Debug)]
+pub struct PhaseBiases {
+    /// Each tensor, its bias, the result and its elements.
+    pub sums: Vec<(Memory, Memory, Memory, u32)>,
+    /// What is added to the only sum, if any.
+    pub residual: Option<Memory>,
+    /// The step block and the slot of the number of tokens in it; `u32::MAX`: there is always one.
+    pub step: (Memory, u32),
 }
 
 /// Products of one token.
@@ -88,7 +127,7 @@ pub struct PhaseProducts {
 /// Products with experts' matrices for one token.
 #[derive(Clone, Debug)]
 pub struct PhaseExperts {
-    /// The router's codes; of a sum `f32` activations of each slot.
+    /// The router's codes or floats; of a sum `f32` activations of each slot.
     pub x: Memory,
     /// Elements of a row.
     pub k: u32,

@@ -1,14 +1,14 @@
-//! Stacks of products of one token with weights in codes, attention over `f16` caches, routers and experts:
+//! Stacks of products of one token with weights in codes or floats, attention over `f16` caches, routers and experts:
 //! `decode_layers.cu`.
 
-use hologram_device::{BlockType, Gate};
+use hologram_device::{BlockType, DType, Gate};
 use hologram_gpu::kernels::attention::{
     ATTENTION_ADJACENT, ATTENTION_APPEND, ATTENTION_COMBINE, ATTENTION_PAIRS, ATTENTION_SINKS, ATTENTION_WINDOW,
 };
 use hologram_gpu::kernels::cuda::attention_few::AttentionFew;
 use hologram_gpu::kernels::cuda::decode_layers::{self as kernel, DecodeLayers, SHARED_BYTES};
 use hologram_gpu::kernels::cuda::router::{self, Router};
-use hologram_gpu::{PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
+use hologram_gpu::{Memory, PhaseBiases, PhaseExperts, PhaseMatrix, PhaseProducts, StackPhase};
 
 use super::{Arguments, Attention, Common, Exchange, LEAST, Launches, address, arguments, attention, memory};
 
@@ -20,9 +20,10 @@ const SLOTS: std::ops::RangeInclusive<u32> = 2..=4;
 const _: () = assert!(*SLOTS.end() <= kernel::MOST_SLOTS);
 /// Bytes by which a copy's place may exceed what it is for: it begins and ends at multiples of 16 bytes.
 const COPY_MORE: u32 = 48;
-/// Elements of a chunk, and of the chunks that a warp's threads have.
+/// Elements of a chunk, and those of a row that a warp has: a chunk a thread, of floats 16.
 const CHUNK: u32 = 32;
 const OF_WARP: u32 = 32 * CHUNK;
+const FLOATS_OF_WARP: u32 = 32 * 16;
 const WARPS: u32 = kernel::THREADS / 32;
 /// The most positions of a sequence. Attention for tensor cores reads long caches faster: on an H200 a step of Qwen3 30B
 /// A3B takes 1.61 ms instead of 2.10 after 128 positions, 1.82 instead of 2.17 after 2,048, but about 2.7 instead of
@@ -63,6 +64,7 @@ pub(super) fn plan(launches: &Launches, max_shared: u32, groups: u32) -> Option<
         let Some((native, arguments)) = launch else { break };
         let joined = match &native.phase {
             Some(StackPhase::Products(args)) => chain.products(args, arguments),
+            Some(StackPhase::Biases(args)) => chain.biases(args, arguments),
             Some(StackPhase::Attention(args, d)) => chain.attention(args, *d, arguments),
             Some(StackPhase::Router(args)) => chain.router(args, arguments),
             Some(StackPhase::Experts(args)) => chain.experts(args, arguments),
@@ -154,8 +156,10 @@ struct Routed {
     form: u32,
     ids: u64,
     weights: u64,
+    /// What the experts read: codes with scales, or floats, the flag of which is `floats`.
     converted: u64,
     x_scales: u64,
+    floats: Option<u32>,
 }
 
 impl Chain {
@@ -193,19 +197,32 @@ impl Chain {
         self.results.iter().rev().find(|r| r.0 == residual).is_none_or(|r| r.1 == rows)
     }
 
-    /// A phase of products, without its matrices and results. `k`: elements of a segment.
-    fn template(&self, k: u32, segments: u32, rows: u32, gated: bool) -> Option<kernel::Phase> {
+    /// A phase of products with these matrices, without its results. `k`: elements of a segment.
+    fn template(
+        &self,
+        matrices: &[PhaseMatrix],
+        [k, segments, rows]: [u32; 3],
+        gated: bool,
+        arguments: &Arguments,
+    ) -> Option<kernel::Phase> {
+        let floats = matrices.first()?.has_floats();
+        if matrices.iter().any(|m| m.has_floats() != floats) {
+            return None;
+        }
+        let (of_warp, longest) =
+            if floats { (FLOATS_OF_WARP, kernel::MOST_SHORT) } else { (OF_WARP, kernel::MOST_LENGTH) };
         let length = k.checked_mul(segments)?;
-        let (chunks, parts) = (k / CHUNK, length.div_ceil(OF_WARP));
+        let (chunks, parts) = (k / CHUNK, length.div_ceil(of_warp));
         let (each, over) = self.share(rows)?;
         let most = (each + u32::from(over > 0)) * if gated { 2 } else { 1 };
-        let served = k > 0
-            && k.is_multiple_of(CHUNK)
-            && length <= kernel::MOST_LENGTH
-            && most.checked_mul(parts)? <= kernel::MOST_SUMS;
-        served.then(|| kernel::Phase {
+        let served =
+            k > 0 && k.is_multiple_of(CHUNK) && length <= longest && most.checked_mul(parts)? <= kernel::MOST_SUMS;
+        if !served {
+            return None;
+        }
+        let mut told = kernel::Phase {
             kind: kernel::PRODUCTS,
-            flags: if gated { kernel::GATED } else { 0 },
+            flags: if gated { kernel::GATED } else { 0 } | if floats { kernel::SHORT } else { 0 },
             k: length,
             each,
             over,
@@ -217,7 +234,9 @@ impl Chain {
             m0: rows,
             per: 1.0 / length as f32,
             ..Default::default()
-        })
+        };
+        set_matrices(&mut told, matrices, k, arguments)?;
+        Some(told)
     }
 
     fn products(&mut self, args: &PhaseProducts, arguments: &Arguments) -> Option<()> {
@@ -228,8 +247,7 @@ impl Chain {
             false => args.matrices.iter().try_fold(0u32, |sum, m| sum.checked_add(m.rows))?,
         };
         let (x, source) = self.source(at(args.x)?, args.k)?;
-        let mut told = self.template(args.k, 1, rows, gated)?;
-        set_matrices(&mut told, &args.matrices, args.k, arguments)?;
+        let mut told = self.template(&args.matrices, [args.k, 1, rows], gated, arguments)?;
         if !gated {
             told.m0 = args.matrices.first()?.rows;
             told.m1 = args.matrices.get(1).map_or(0, |m| m.rows);
@@ -258,10 +276,57 @@ impl Chain {
         Some(())
     }
 
-    /// Adds a phase with its results.
-    fn give(&mut self, phase: Phase, tensors: Vec<(u64, u32)>) {
+    /// What is added to the results of the phase before, which are then its results.
+    fn biases(&mut self, args: &PhaseBiases, arguments: &Arguments) -> Option<()> {
+        let at = |memory| address(memory, arguments);
+        let sums = args.sums.iter().map(|(x, bias, y, m)| Some((at(*x)?, at(*bias)?, at(*y)?, *m)));
+        let sums = sums.collect::<Option<Vec<_>>>()?;
+        let residual = match args.residual {
+            Some(residual) => at(residual)?,
+            None => 0,
+        };
+        let told = &self.phases.last()?.told;
+        let plain = kernel::GATED | kernel::EXPERTS | kernel::JOINED | kernel::FLOATS;
+        let rows = if told.m1 == 0 { told.m0 } else { 0 };
+        // Workgroups write results while others read x, if it comes from memory: a result may have its place since.
+        let apart =
+            |y: u64, m: u32| told.x == 0 || y + u64::from(m) * 4 <= told.x || told.x + u64::from(told.k) * 4 <= y;
+        let served = !self.routes()
+            && told.kind == kernel::PRODUCTS
+            && told.flags & plain == 0
+            && told.bias == [0; 3]
+            && told.residual == 0
+            && told.each < kernel::MOST_RESIDUAL
+            && sums.iter().all(|(_, _, y, m)| apart(*y, *m))
+            && self.given.as_ref()?.iter().copied().eq(sums.iter().map(|(x, _, _, m)| (*x, *m)))
+            && (residual == 0 || self.adds(residual, rows));
+        if !served {
+            return None;
+        }
+        self.counts(at(args.step.0)?, args.step.1)?;
+        let told = &mut self.phases.last_mut()?.told;
+        told.residual = residual;
+        for (i, (x, bias, y, _)) in sums.iter().enumerate() {
+            told.bias[i] = *bias;
+            // In place there is nothing without the bias that others could read.
+            told.plain[i] = if x == y { 0 } else { *x };
+            told.y[i] = *y;
+        }
+        let tensors: Vec<_> = sums.iter().map(|(_, _, y, m)| (*y, *m)).collect();
+        self.record(&tensors);
+        self.given = Some(tensors);
+        Some(())
+    }
+
+    /// Notes results, which later phases may add.
+    fn record(&mut self, tensors: &[(u64, u32)]) {
         let only = tensors.len() == 1;
         self.results.extend(tensors.iter().map(|(address, n)| (*address, if only { *n } else { 0 })));
+    }
+
+    /// Adds a phase with its results.
+    fn give(&mut self, phase: Phase, tensors: Vec<(u64, u32)>) {
+        self.record(&tensors);
         self.given = Some(tensors);
         self.phases.push(phase);
     }
@@ -330,8 +395,12 @@ impl Chain {
     fn router(&mut self, args: &Router, arguments: &Arguments) -> Option<()> {
         let at = |memory| address(memory, arguments);
         let (x, source) = self.source(at(args.x)?, args.k)?;
-        let served = args.stored == 0
-            && args.conversion == router::TO_CODES
+        let (converted, floats) = match args.conversion {
+            router::TO_CODES => (args.converted, None),
+            router::TO_BF16 => (args.converted, Some(kernel::AS_BF16)),
+            _ => (args.normed, Some(0)),
+        };
+        let served = (args.stored == 0) == (args.conversion != router::NONE)
             && args.least == 0.0
             && args.n <= kernel::MOST_EXPERTS
             && args.chosen <= kernel::MOST_JOINED
@@ -358,7 +427,7 @@ impl Chain {
             per: 1.0 / args.k as f32,
             x,
             norm: at(args.norm)?,
-            bias: if args.biased != 0 { at(args.bias)? } else { 0 },
+            bias: [if args.biased != 0 { at(args.bias)? } else { 0 }, 0, 0],
             planes: [at(args.w)?, 0, 0, 0, 0, 0, 0, 0, 0],
             ..Default::default()
         };
@@ -370,8 +439,9 @@ impl Chain {
             form: args.form,
             ids: at(args.ids)?,
             weights: at(args.weights)?,
-            converted: at(args.converted)?,
+            converted: at(converted)?,
             x_scales: at(args.x_scales)?,
+            floats,
         });
         self.phases.push(Phase { told, source, gives: args.n as usize, ..Phase::default() });
         Some(())
@@ -386,14 +456,15 @@ impl Chain {
         let served = args.matrices.len() == 2
             && (at(args.x)?, at(args.ids)?) == (routed.converted, routed.ids)
             && (args.slots, args.experts, args.k) == (routed.chosen, routed.experts, router.told.k)
-            && args.bias == [None, None];
+            && args.matrices[0].has_floats() == routed.floats.is_some()
+            && args.bias[0].is_some() == args.bias[1].is_some();
         if !served {
             return None;
         }
-        let mut told = self.template(args.k, 1, rows, true)?;
-        set_matrices(&mut told, &args.matrices, args.k, arguments)?;
-        told.flags |= kernel::CHOOSE | kernel::EXPERTS;
+        let mut told = self.template(&args.matrices, [args.k, 1, rows], true, arguments)?;
+        told.flags |= kernel::CHOOSE | kernel::EXPERTS | routed.floats.unwrap_or(0);
         told.m0 = m;
+        set_biases(&mut told, args.bias, arguments)?;
         told.after = number_of(args.gate?);
         (told.norm, told.eps) = (router.told.norm, router.told.eps);
         (told.experts, told.chosen, told.form) = (routed.experts, routed.chosen, routed.form);
@@ -417,14 +488,13 @@ impl Chain {
         let (_, source) = self.source(x, args.k.checked_mul(args.slots)?)?;
         let served = source == Some(routed.phase + 1)
             && (at(args.ids)?, at(args.weights?)?) == (routed.ids, routed.weights)
-            && (args.slots, args.experts) == (routed.chosen, routed.experts)
-            && args.bias == [None, None];
+            && (args.slots, args.experts) == (routed.chosen, routed.experts);
         if !served {
             return None;
         }
-        let mut told = self.template(args.k, args.slots, rows, false)?;
-        set_matrices(&mut told, std::slice::from_ref(matrix), args.k, arguments)?;
+        let mut told = self.template(&args.matrices, [args.k, args.slots, rows], false, arguments)?;
         told.flags |= kernel::JOINED;
+        set_biases(&mut told, args.bias, arguments)?;
         if let Some(residual) = args.residual {
             told.residual = at(residual)?;
             if told.each >= kernel::MOST_RESIDUAL || !self.adds(told.residual, rows) {
@@ -451,6 +521,16 @@ fn set_matrices(told: &mut kernel::Phase, matrices: &[PhaseMatrix], k: u32, argu
     Some(())
 }
 
+/// Sets the biases of a phase whose rows have one round.
+fn set_biases(told: &mut kernel::Phase, biases: [Option<Memory>; 2], arguments: &Arguments) -> Option<()> {
+    for (bias, memory) in told.bias.iter_mut().zip(biases) {
+        if let Some(memory) = memory {
+            *bias = address(memory, arguments)?;
+        }
+    }
+    (told.bias == [0; 3] || told.each < kernel::MOST_RESIDUAL).then_some(())
+}
+
 /// The kernel's number of a gate.
 fn number_of(gate: Gate) -> u32 {
     match gate {
@@ -461,8 +541,14 @@ fn number_of(gate: Gate) -> u32 {
 }
 
 /// The kernel's number of a type of weights.
-pub(super) fn type_of(weights: BlockType) -> Option<u32> {
-    Some(match weights {
+pub(super) fn type_of(weights: DType) -> Option<u32> {
+    let block = match weights {
+        DType::BF16 => return Some(kernel::TYPE_BF16),
+        DType::F16 => return Some(kernel::TYPE_F16),
+        DType::Planes(block) => block,
+        _ => return None,
+    };
+    Some(match block {
         BlockType::Q8_0 => kernel::TYPE_Q8_0,
         BlockType::Q4_0 => kernel::TYPE_Q4_0,
         BlockType::Q4_1 => kernel::TYPE_Q4_1,
@@ -480,6 +566,7 @@ pub(super) fn type_of(weights: BlockType) -> Option<u32> {
         BlockType::IQ2_N => kernel::TYPE_IQ2_N,
         BlockType::IQ3_XXS_N => kernel::TYPE_IQ3_XXS_N,
         BlockType::IQ3_S_N => kernel::TYPE_IQ3_S_N,
+        BlockType::F8_E4M3 => kernel::TYPE_F8,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@
 #include "expert_gate.h"
 #include "route.h"
 #include "exchange.h"
-// The layers of a decoding step as one launch: products of one token with weights in planes of codes, attention over f16 caches, routers and
+// The layers of a decoding step as one launch: products of one token with weights in planes of codes or floats, attention over f16 caches, routers and
 // their experts, in the order in which each needs what the one before it gives. As `decode_stack.cu`, which serves ternary weights whose rows of
 // a phase fit into shared memory at once; here weights of any size stream through a ring there, without a pause between phases: one warp
 // copies them in pieces, each as soon as a place is free, and the others take a piece when it is there.
@@ -17,14 +17,15 @@ constexpr uint THREADS = 512, ALL_THREADS = THREADS + 128, WARPS = THREADS / 32,
 constexpr uint PRODUCTS = 0, ATTENTION = 1, COMBINE = 2;
 static_assert(COMBINE == ATTENTION + 1, "the parts of attention put together follow it");
 // GATED: rows of two matrices make one result. CHOOSE: the matrices' experts are chosen first; EXPERTS: rows of one expert after the other; JOINED: a
-// row is one of each chosen expert, beside each other, with the experts' weights. FLOATS: weights are f32.
-constexpr uint GATED = 1, CHOOSE = 2, EXPERTS = 4, JOINED = 8, FLOATS = 16;
+// row is one of each chosen expert, beside each other, with the experts' weights. FLOATS: weights are f32. SHORT: they are floats of 16 or 8 bits.
+// AS_BF16: the activations' tensor for whoever else multiplies them is bf16, and not f32.
+constexpr uint GATED = 1, CHOOSE = 2, EXPERTS = 4, JOINED = 8, FLOATS = 16, SHORT = 32, AS_BF16 = 64;
 constexpr uint TYPE_F32 = 0, TYPE_Q8_0 = 1, TYPE_Q4_0 = 2, TYPE_Q4_1 = 3, TYPE_Q5_0 = 4, TYPE_Q5_1 = 5, TYPE_Q2_K = 6, TYPE_Q3_K = 7, TYPE_Q4_K = 8, TYPE_Q5_K = 9, TYPE_Q6_K = 10, TYPE_IQ4_NL = 11,
-    TYPE_IQ4_XS = 12, TYPE_MXFP4 = 13, TYPE_NVFP4 = 14, TYPE_IQ2_N = 15, TYPE_IQ3_XXS_N = 16, TYPE_IQ3_S_N = 17;
+    TYPE_IQ4_XS = 12, TYPE_MXFP4 = 13, TYPE_NVFP4 = 14, TYPE_IQ2_N = 15, TYPE_IQ3_XXS_N = 16, TYPE_IQ3_S_N = 17, TYPE_BF16 = 18, TYPE_F16 = 19, TYPE_F8 = 20;
 static_assert(TYPE_F32 < TYPE_Q8_0, "f32 have a path of their own");
 constexpr uint GATE_SWIGLU = 1, GATE_RELU2 = 2, GATE_CLAMPED_SWIGLU = 3;
 static_assert(GATE_SWIGLU == SWIGLU && GATE_RELU2 == RELU2 && GATE_CLAMPED_SWIGLU == CLAMPED_SWIGLU, "what the host calls gates");
-constexpr uint MOST_LENGTH = 16384, MOST_FLOATS = 8192;   // elements of a row, and of one of f32
+constexpr uint MOST_LENGTH = 16384, MOST_FLOATS = 8192, MOST_SHORT = 6144;   // elements of a row, of one of f32, and of one of other floats
 constexpr uint MOST_SUMS = 8192;                // partial sums of a workgroup's rows in a phase
 constexpr uint MOST_RESIDUAL = THREADS / 4;     // rows of a workgroup with an addition
 constexpr uint MOST_EXPERTS = 256, MOST_JOINED = 10, MOST_HEADS = 8;   // experts; chosen ones; query heads of a key/value head
@@ -42,17 +43,18 @@ struct __align__(16) Phase {
     uint bytes[9];                              // of each matrix's rows in each plane
     float eps, per, scale;
     uint stats_at, logits_at, logits_tag, experts, chosen, form, after, window;
-    uint pad[4];
-    const float *x, *norm, *residual, *bias;    // x null: from the exchange; bias: of each row
+    uint pad[2];
+    const float *x, *norm, *residual;           // x null: from the exchange
+    const float *bias[3];                       // of each matrix's rows, or of each expert's; null: none
     const uchar *planes[9];
-    float *y[3];
+    float *y[3], *plain[3];                     // plain: results without bias and residual, if somebody reads them
     half *keys, *values;
     const float *q_norm, *k_norm, *sinks;       // null: none
     uint *ids; float *weights;                  // the choice's results
-    uint *converted; float *x_scales;           // codes of the activations and their scales, or null
+    uint *converted; float *x_scales;           // the activations after the norm, as codes with scales or as floats, or null
 };
 constexpr uint WORDS = sizeof(Phase) / 16;
-static_assert(sizeof(Phase) == 384, "the host writes phases");
+static_assert(sizeof(Phase) == 416, "the host writes phases");
 static_assert(WORDS <= 32, "a warp reads a description");
 
 struct Run {
@@ -78,15 +80,17 @@ struct Shared {
     Cursor cursors[WARPS];                      // of each warp that computes
     float squares[WARPS];
     float shares[MOST_JOINED + 2];              // weights of the chosen experts
+    uint chosen[MOST_JOINED + 2];               // the experts
     float angles[256];
     float stats[2 * MOST_HEADS * WARPS];
-    uint2 meta[MOST_LENGTH / 32];
+    uint2 meta[MOST_LENGTH / 32];               // of codes; here and after it lie the activations if they stay floats
     uchar codes[MOST_LENGTH];
+    uchar more[MOST_SHORT * 4 - MOST_LENGTH / 4 - MOST_LENGTH];
     float sums[MOST_SUMS];
 };
-HOST(Phase, Shared, THREADS, ALL_THREADS, MOST_SLOTS, PRODUCTS, ATTENTION, COMBINE, GATED, CHOOSE, EXPERTS, JOINED, FLOATS, MOST_LENGTH, MOST_FLOATS, MOST_SUMS, MOST_RESIDUAL, MOST_EXPERTS, MOST_JOINED,
+HOST(Phase, Shared, THREADS, ALL_THREADS, MOST_SLOTS, PRODUCTS, ATTENTION, COMBINE, GATED, CHOOSE, EXPERTS, JOINED, FLOATS, SHORT, AS_BF16, MOST_LENGTH, MOST_FLOATS, MOST_SHORT, MOST_SUMS, MOST_RESIDUAL, MOST_EXPERTS, MOST_JOINED,
      MOST_HEADS, PARTS_OF_HEAD, GATE_SWIGLU, GATE_RELU2, GATE_CLAMPED_SWIGLU, TYPE_F32, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q2_K, TYPE_Q3_K, TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K, TYPE_IQ4_NL, TYPE_IQ4_XS, TYPE_MXFP4, TYPE_NVFP4,
-     TYPE_IQ2_N, TYPE_IQ3_XXS_N, TYPE_IQ3_S_N)
+     TYPE_IQ2_N, TYPE_IQ3_XXS_N, TYPE_IQ3_S_N, TYPE_BF16, TYPE_F16, TYPE_F8)
 
 FN void advance(Cursor &at, uint slots) { ++at.slot; if (at.slot == slots) { at.slot = 0; ++at.round; } }
 FN void bar() { asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory"); }
@@ -138,6 +142,7 @@ FN void fetch(const Run &a, Shared &sh, uchar *ring, uint group, uint lane, uint
             else choice<8>(a, f, lane, run, chosen, weight);
             if (lane < f->chosen) {
                 sh.shares[lane] = weight;
+                sh.chosen[lane] = chosen;
                 if (group == 0) { f->ids[lane] = chosen; f->weights[lane] = weight; }
             }
         }
@@ -224,12 +229,22 @@ template <uint W> FN void take(Piece<W> &p, const uchar *low, const uchar *high,
 // and chunk there.
 struct At { uint warp_row, together, part, parts, chunks, segment, c, lane; };
 
+// The sums over lanes of four numbers, each in a quarter of the lanes, and which of them a lane has.
+FN float four_sums(const float *s, uint lane)
+{
+    const bool upper = lane & 16, odd = lane & 8;
+    const float a = (upper ? s[1] : s[0]) + simd_shuffle_xor(upper ? s[0] : s[1], 16), b = (upper ? s[3] : s[2]) + simd_shuffle_xor(upper ? s[2] : s[3], 16);
+    float z = (odd ? b : a) + simd_shuffle_xor(odd ? a : b, 8);
+    z += simd_shuffle_xor(z, 4); z += simd_shuffle_xor(z, 2);
+    return z + simd_shuffle_xor(z, 1);
+}
+FN uint lane_row(uint lane) { return (lane >> 4 & 1) + (lane >> 3 & 1) * 2; }
+
 // The products of a piece's rows, of one matrix or of two after each other: four at a time, whose sums the quarters of the lanes finish.
 template <uint W> FN void multiply_piece(const Rows &piece, const uchar *slot, const Codes &x, const At &at, uint matrices, float *sums)
 {
-    const uint n = piece.rows, all = n * matrices, t = at.c % record_len<W>(), lane_row = (at.lane >> 4 & 1) + (at.lane >> 3 & 1) * 2;
+    const uint n = piece.rows, all = n * matrices, t = at.c % record_len<W>();
     const uint low_row = at.chunks * chunk_bytes<W>(), high_row = at.chunks * high_bytes<W>(), record_row = at.chunks / record_len<W>() * record_size<W>();
-    const bool upper = at.lane & 16, odd = at.lane & 8;
     const uint *from = piece.at + 3 * at.segment;
     // From the end of the first matrix's rows to the beginning of the second's.
     uint low_more = 0, high_more = 0, record_more = 0;
@@ -244,16 +259,32 @@ template <uint W> FN void multiply_piece(const Rows &piece, const uchar *slot, c
             take<W>(p[i], low + (row * low_row + (second ? low_more : 0)), high + (row * high_row + (second ? high_more : 0)), record + (row * record_row + (second ? record_more : 0)), t);
         }
         UNROLL for (uint i = 0; i < 4; ++i) s[i] = code_sum<W>(p[i], x.low, x.upper, x.first, x.second) * x.scale;
-        const float a = (upper ? s[1] : s[0]) + simd_shuffle_xor(upper ? s[0] : s[1], 16), b = (upper ? s[3] : s[2]) + simd_shuffle_xor(upper ? s[2] : s[3], 16);
-        float z = (odd ? b : a) + simd_shuffle_xor(odd ? a : b, 8);
-        z += simd_shuffle_xor(z, 4); z += simd_shuffle_xor(z, 2); z += simd_shuffle_xor(z, 1);
-        const uint row = r + lane_row * at.together, second = row >= n;
+        const float z = four_sums(s, at.lane);
+        const uint row = r + lane_row(at.lane) * at.together, second = row >= n;
         if (at.lane % 8 == 0 && row < all) sums[(matrices > 1 ? (piece.first + row - second * n) * 2 + second : piece.first + row) * at.parts + at.part] = z;
     }
 }
 
+#include "layers_floats.h"
+
+// What is added to a row of a matrix, and of a gate to the row of the second: their biases. Of a row of several experts each fourth of the lanes that add it up
+// has a part.
+FN float2 biases(const Shared &sh, const Phase &f, uint i, uint m, uint quarter)
+{
+    const float *bias = f.bias[m];
+    float2 z = make_float2(0, 0);
+    if (bias == nullptr) return z;
+    if (f.flags & JOINED) for (uint q = quarter; q < f.segments; q += 4) z.x = fma(sh.shares[q], bias[sh.chosen[q] * f.m0 + i], z.x);
+    else if (f.flags & EXPERTS) {
+        const uint slot = i / f.m0, at = sh.chosen[slot] * f.m0 + i - slot * f.m0;
+        z = make_float2(bias[at], f.bias[1][at]);
+    } else z.x = bias[i];
+    return z;
+}
+
 constexpr uint HELD = 4;                        // fours of activations that a thread has at a time
 static_assert(MOST_FLOATS == HELD * 4 * THREADS, "rows of f32 are held whole");
+static_assert(MOST_SHORT <= 16 * THREADS, "warps have rows of floats whole");
 static_assert(MOST_EXPERTS == 8 * 32, "a lane has eight logits at most");
 static_assert(PARTS_OF_HEAD == 32, "a lane has a part");
 template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase &f, const uchar *ring, uint group, uint tid)
@@ -282,7 +313,9 @@ template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase
             s = fma(v[j].w, v[j].w, fma(v[j].z, v[j].z, fma(v[j].y, v[j].y, fma(v[j].x, v[j].x, s))));
             if (norm) v[j] = v[j] * gain[j];
             // The norm's factor is the same for all elements: results are multiplied by it.
-            if constexpr (!OF_FLOATS) quantize_packed(sh.codes, sh.meta, f.k, fours, round + j * THREADS + tid, v[j], 0.0f);
+            const uint i = round + j * THREADS + tid;
+            if constexpr (!OF_FLOATS) quantize_packed(sh.codes, sh.meta, f.k, fours, i, v[j], 0.0f);
+            else if ((flags & SHORT) && i < fours) ((float4 *)sh.meta)[i / 2 + i % 2 * (MOST_SHORT / 8)] = v[j];
         }
         if (round + HELD * THREADS < fours) UNROLL for (uint j = 0; j < HELD; ++j) {
             const uint i = round + (HELD + j) * THREADS;
@@ -297,7 +330,9 @@ template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase
     UNROLL for (uint m = WARPS / 2; m; m >>= 1) s += simd_shuffle_xor(s, m);
     const float factor = norm ? inverse_root(s * f.per + f.eps) : 1.0f;
 
-    if constexpr (OF_FLOATS) {
+    if constexpr (OF_FLOATS) if (flags & SHORT) {
+        if (rows) float_products(a, sh, f, ring, cursor, (const float *)sh.meta, warp, lane);
+    } else {
         // Each thread multiplies the elements that it has.
         if (rows) for (bool last = false; !last;) {
             const Rows &piece = sh.pieces[cursor.slot];
@@ -314,7 +349,8 @@ template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase
             if (lane == 0) arrive(shared_address(&sh.empty[cursor.slot]));
             advance(cursor, a.ring_slots);
         }
-    } else {
+    }
+    if constexpr (!OF_FLOATS) {
         At at;
         at.lane = lane;
         at.parts = parts;
@@ -350,20 +386,29 @@ template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase
     // Four lanes add up a row. What can be known before all sums are there is.
     const uint out_tag = tag_of(f.out_tag, sh.run), after = f.after;
     const bool whole = flags & (GATED | EXPERTS | JOINED | FLOATS);
-    uint i = begin + tid / 4;
-    float *out = a.exchange + f.out_at + i, *y = f.y[0];
-    if (!whole && i >= f.m0) { i -= f.m0; y = f.y[1]; if (i >= f.m1) { i -= f.m1; y = f.y[2]; } }
-    if (f.bias && tid / 4 < rows) residual = f.bias[begin + tid / 4];
+    uint i = begin + tid / 4, m = 0;
+    float *out = a.exchange + f.out_at + i;
+    if (!whole && i >= f.m0) { i -= f.m0; m = 1; if (i >= f.m1) { i -= f.m1; m = 2; } }
+    // Phases with biases or an addition have one round of rows.
+    const float2 bias = tid / 4 < rows ? biases(sh, f, i, m, tid % 4) : make_float2(0, 0);
+    const bool joined = flags & JOINED;
     bar();
-    if constexpr (!OF_FLOATS) if (f.converted && group == gridDim.x - 1) {
+    if (f.converted && group == gridDim.x - 1) {
         // What experts multiply, for whoever else does.
-        for (uint i = tid; i < fours; i += THREADS) f.converted[i] = *(const uint *)(sh.codes + i / 8 * 16 + i % 4 * 4 + (i & 4) / 4 * (f.k / 2));
-        for (uint i = tid; i < f.k / 32; i += THREADS) f.x_scales[i] = as_f32(sh.meta[i].x) * factor;
+        if constexpr (!OF_FLOATS) {
+            for (uint i = tid; i < fours; i += THREADS) f.converted[i] = *(const uint *)(sh.codes + i / 8 * 16 + i % 4 * 4 + (i & 4) / 4 * (f.k / 2));
+            for (uint i = tid; i < f.k / 32; i += THREADS) f.x_scales[i] = as_f32(sh.meta[i].x) * factor;
+        } else for (uint i = tid; i < f.k; i += THREADS) {
+            const float z = ((const float *)sh.meta)[i / 8 * 4 + i / 4 % 2 * (MOST_SHORT / 2) + i % 4] * factor;
+            if (flags & AS_BF16) ((ushort *)f.converted)[i] = bfloat_bits(z);
+            else ((float *)f.converted)[i] = z;
+        }
+        bar();
     }
     for (uint first = 0; first < rows; first += MOST_RESIDUAL) {
         const uint e = first + tid / 4;
         const float *own = sh.sums + (gated ? 2 : 1) * min(e, rows - 1) * parts;
-        float z = 0, up = 0;
+        float z = joined ? bias.x : 0.0f, up = 0;
         for (uint q = tid % 4; q < parts; q += 4) {
             z += own[q];
             if (gated) up += own[parts + q];
@@ -372,16 +417,18 @@ template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase
         z += simd_shuffle_xor(z, 2); up += simd_shuffle_xor(up, 2);
         if (tid % 4 == 0 && e < rows) {
             z *= factor;
-            if (gated) z = gate_value(after, z, up * factor);
+            if (float *plain = f.plain[m]) keep(plain + i, z);
+            if (!joined) z += bias.x;
+            if (gated) z = gate_value(after, z, fma(up, factor, bias.y));
             z += residual;
             give(out, tagged(z, out_tag));
-            if (y) keep(y + i, z);
+            if (float *y = f.y[m]) keep(y + i, z);
         }
         // More rows than that are of one matrix or a gate, or found again.
         i = begin + e + MOST_RESIDUAL;
         out += MOST_RESIDUAL;
-        y = f.y[0];
-        if (!whole && i >= f.m0) { i -= f.m0; y = f.y[1]; if (i >= f.m1) { i -= f.m1; y = f.y[2]; } }
+        m = 0;
+        if (!whole && i >= f.m0) { i -= f.m0; m = 1; if (i >= f.m1) { i -= f.m1; m = 2; } }
     }
 }
 
@@ -454,7 +501,7 @@ KERNEL_ALONE(decode_layers, ALL_THREADS, IN(0, Phase, phases), OUT(1, float, exc
         COPY_COMMIT();
         const uint kind = f.kind;
         if (kind == PRODUCTS) {
-            if (f.flags & FLOATS) products<true>(a, sh, f, ring, group, tid);
+            if (f.flags & (FLOATS | SHORT)) products<true>(a, sh, f, ring, group, tid);
             else products<false>(a, sh, f, ring, group, tid);
         } else if (kind == ATTENTION) {
             if (d == 128) attention<128>(a, sh, f, tid);

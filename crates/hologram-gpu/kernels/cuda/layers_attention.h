@@ -1,6 +1,5 @@
 // Attention over f16 caches as phases of `decode_layers.cu`, which has the structures.
 #pragma once
-FN float4 shared4(uint p) { float4 v; asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(p) : "memory"); return v; }
 FN uint2 halves_of(float4 v)
 {
     const half2 a = __floats2half2_rn(v.x, v.y), b = __floats2half2_rn(v.z, v.w);

@@ -44,7 +44,7 @@ fn products(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel
     let [w1, h1, s1] = request.matrix(1);
     let (places, inputs) = (&request.places, &request.inputs);
     let args = experts::Experts {
-        x: places.input(inputs.x, 0),
+        x: request.x(0),
         x_scales: if matches!(request.x, DType::I8Groups { .. }) { places.input(inputs.x, 1) } else { Memory::Null },
         w0,
         h0,
@@ -90,7 +90,7 @@ fn sums(request: &Request, tokens: Count, form: &str) -> Option<NativeKernel> {
     let [w, h, s] = request.matrix(0);
     let (places, inputs) = (&request.places, &request.inputs);
     let args = expert_sums::Sums {
-        x: places.input(inputs.x, 0),
+        x: request.x(0),
         w,
         h,
         s,

@@ -19,7 +19,7 @@ use super::gemm::Mode;
 use super::kernels::expert_sums::{self, ExpertSum};
 use super::launch::{Count, Places, all_f32, launch, number, one_token, single};
 use super::stack::{self, PhaseExperts, PhaseMatrix};
-use super::{Memory, NativeKernel, StackPhase, Target};
+use super::{Memory, NativeKernel, Part, StackPhase, Target, elementwise};
 
 /// The operation after the products; the numbers are those of `After` in `experts.k`, except for sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ struct Request {
     x: DType,
     /// The least magnitude of a scale, if f32 activations are quantized to `x` first.
     quantized: Option<f32>,
+    /// How many `f32` activations are converted to `bf16` first, if they are, by a launch of its own.
+    cast: Option<Count>,
     w: DType,
     places: Places,
     /// The inputs that hold the activations, the experts' matrices and, with a gate, the second matrices, the ids, the
@@ -96,14 +98,14 @@ pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKern
             After::Sum
         }
     };
-    let quantized = match &fused.conversion {
+    let converted = match &fused.conversion {
         None => None,
-        Some((Conversion::Quantize { floor, .. }, to)) => Some((to.format, *floor)),
-        Some((Conversion::Cast, _)) => return None,
+        Some((Conversion::Quantize { floor, .. }, to)) => Some((to.format, Some(*floor))),
+        Some((Conversion::Cast, to)) => Some((to.format, None)),
     };
     let output = &group.nodes.last()?.output;
     let places = Places::of_group(group, output);
-    Request::of(&group.inputs, output, places, inputs, (fused.experts, after), quantized)?.kernel(target)
+    Request::of(&group.inputs, output, places, inputs, (fused.experts, after), converted)?.kernel(target)
 }
 
 /// The native kernel for `expert_sum`.
@@ -134,7 +136,7 @@ impl Request {
         places: Places,
         inputs: Inputs,
         (experts, after): (u32, After),
-        quantized: Option<(DType, f32)>,
+        converted: Option<(DType, Option<f32>)>,
     ) -> Option<Request> {
         let [x, ids] = [inputs.x, inputs.ids].map(|i| tensors.get(i));
         let (x, ids, w) = (x?, ids?, tensors.get(inputs.w[0]?)?);
@@ -161,12 +163,17 @@ impl Request {
             && inputs.w[1].is_none_or(|up| tensors.get(up) == Some(w))
             && inputs.bias.into_iter().all(|b| of_sum(b, &[experts, m].map(Extent::Fixed)))
             && (inputs.w[1].is_none() || inputs.bias[0].is_some() == inputs.bias[1].is_some())
-            && (quantized.is_none() || x.format == DType::F32)
+            && (converted.is_none() || x.format == DType::F32)
             && of_sum(inputs.weights, &ids.shape)
             && of_sum(inputs.residual, &out);
+        let cast = match converted {
+            Some((_, None)) => Some(Count::elements(x)?),
+            _ => None,
+        };
         fits.then(|| Request {
-            x: quantized.map_or(x.format, |(format, _)| format),
-            quantized: quantized.map(|(_, floor)| floor),
+            x: converted.map_or(x.format, |(format, _)| format),
+            quantized: converted.and_then(|(_, floor)| floor),
+            cast,
             w: w.format,
             places,
             inputs,
@@ -183,23 +190,39 @@ impl Request {
     fn kernel(&self, target: Target) -> Option<NativeKernel> {
         // The products of many tokens are summed by a kernel of its own.
         match many::serves(self, target) {
-            true if self.after == After::Sum => None,
+            true if self.after == After::Sum || self.cast.is_some() => None,
             true => many::find(self, target),
             false => {
-                let kernel = tiles::find(self, target).or_else(|| few::find(self, target))?;
+                let mut kernel = tiles::find(self, target).or_else(|| few::find(self, target))?;
+                if let Some(elements) = self.cast {
+                    let (x, y) = (self.places.input(self.inputs.x, 0), self.x(0));
+                    let cast = elementwise::to_bf16(x, y, elements, self.places.step())?;
+                    kernel.parts.insert(0, Part::Kernel(cast));
+                    kernel.scratch = elements.max() * 2;
+                }
                 Some(NativeKernel { phase: self.phase().filter(|_| stack::fuses_to_stacks(target)), ..kernel })
             }
+        }
+    }
+
+    /// View `view` of the activations that kernels of a few tokens read.
+    fn x(&self, view: usize) -> Memory {
+        match self.cast {
+            Some(_) => Memory::Scratch(0),
+            None => self.places.input(self.inputs.x, view),
         }
     }
 
     /// The request of one token as a phase of a stack.
     fn phase(&self) -> Option<StackPhase> {
         let summed = self.after == After::Sum;
-        let codes = DType::I8Groups { group: 32 };
+        let quantized = if summed && !stack::has_floats(self.w) { Some(0.0) } else { None };
         let served = (summed || self.gated())
-            && self.x == codes
+            && stack::serves(self.w, self.x)
             && self.per_slot == summed
-            && self.quantized == summed.then_some(0.0);
+            && self.quantized == quantized
+            // Sums read f32.
+            && (!summed || self.cast.is_some() || self.x != DType::BF16);
         if !served {
             return None;
         }

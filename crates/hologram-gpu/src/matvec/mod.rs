@@ -174,8 +174,8 @@ impl Products<'_> {
             After::Relu2 => Some(Gate::Relu2),
             After::SwigluBf16 | After::Relu2Bf16 => return None,
         };
-        let codes = converted.format == (DType::I8Groups { group: 32 });
-        if most != 1 || !codes || floor != 0.0 || x.format != DType::F32 {
+        let served = self.weights.iter().all(|(w, _)| stack::serves(w.format, converted.format));
+        if most != 1 || !served || floor != 0.0 || x.format != DType::F32 {
             return None;
         }
         let matrix = |(w, at): &Bound| PhaseMatrix::of(w.format, *at, number(w.max_rows())?);

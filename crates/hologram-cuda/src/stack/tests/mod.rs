@@ -247,10 +247,27 @@ impl Random {
             }
             (DType::Planes(block), _) => {
                 let mut out: Vec<u8> = (0..bytes).map(|_| self.next() as u8).collect();
+                // No float of 8 bits is infinite or not a number.
+                if block == BlockType::F8_E4M3 {
+                    out.iter_mut().for_each(|b| *b &= if *b & 127 == 127 { 0x80 } else { 0xff });
+                }
                 if view == 1 + usize::from(block.high_bits() > 0) {
                     out.chunks_exact_mut(block.record_bytes()).for_each(|record| self.record(block, k, record));
                 }
                 out
+            }
+            // Weights of up to 1/√k. Caches, which have more dimensions, are written later.
+            (DType::BF16, _) => {
+                let scale = 1.0 / (k as f32).sqrt();
+                let mut next = || ((self.next() as f32 / (1u64 << 30) as f32 - 1.0) * scale).to_bits() >> 16;
+                (0..bytes / 2).flat_map(|_| (next() as u16).to_le_bytes()).collect()
+            }
+            (DType::F16, _) => {
+                let exponent = 14 - (k as f64).sqrt().log2().round() as u16;
+                let mut next = || (self.next() % 2048) as u16;
+                (0..bytes / 2)
+                    .flat_map(|_| (exponent << 10 | (next() & 1023) | next() >> 10 << 15).to_le_bytes())
+                    .collect()
             }
             _ => self.floats(bytes / 4),
         }
@@ -276,6 +293,7 @@ impl Random {
         }
         match block {
             BlockType::MXFP4 => record[0] = 125 - root as u8 + (self.next() % 2) as u8,
+            BlockType::F8_E4M3 => record.copy_from_slice(&(0.01 / (k as f32).sqrt()).to_le_bytes()),
             BlockType::NVFP4 => record.iter_mut().for_each(|b| *b = 8 + *b % 16),
             _ => {}
         }
