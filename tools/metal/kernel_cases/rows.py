@@ -50,6 +50,9 @@ def biases():
     want = [[v + own[i % m] for i, v in enumerate(values)] for values, own, m in zip(x, b, widths)]
     args = [x[0], b[0], floats(len(x[0])), x[1], b[1], floats(len(x[1])), None, None, None, uints(9, tokens), 1, tokens + 1, 1, *widths, 0]
     yield Case("biases.k", "biases", (2, tokens + 1), (256,), args, {2: want[0], 5: want[1]}, bound=1e-6)
+    added = floats(len(x[0]))
+    args = [x[0], b[0], added, floats(len(x[0])), uints(9, tokens), 1, tokens + 1, 1, widths[0]]
+    yield Case("biases.k", "biased", (2, tokens + 1), (256,), args, {3: [v + r for v, r in zip(want[0], added)]}, bound=1e-6)
 
 
 def layer_norm():
