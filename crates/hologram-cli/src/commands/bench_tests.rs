@@ -1,6 +1,7 @@
 //! The tests of `hologram bench`: which there are, and how one is measured.
 
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::time::Instant;
 
 use hologram_backends::{BackendType, KernelName};
@@ -227,7 +228,7 @@ pub(super) fn decoder(
     for (i, (depth, batch, prompts)) in combinations.into_iter().enumerate() {
         let capture = if i == last { capture } else { &None };
         let mut group = Group::new(args, sizes, model, (depth, batch), prompts)?;
-        group.fill(model)?;
+        group.fill()?;
         let Group { session, tests, rows } = &mut group;
         results.measure(model.executor(), args.repetitions, rows, |i, warms_up| {
             let test = &tests[i];
@@ -282,9 +283,10 @@ impl Group {
         let weights = model.bytes_per_token();
         let cache = |positions| session.cache_bytes(positions);
         let (mut tests, mut rows) = (Vec::new(), Vec::new());
+        let context: Rc<[u32]> = (0..depth).map(|i| token(model, i)).collect();
         let mut add = |name: String, n: usize, prefill: bool, batch: usize, reads: Reads| {
             let tokens = (depth..depth + n).map(|i| token(model, i)).collect();
-            tests.push(Test { tokens, prefill, depth, batch });
+            tests.push(Test { context: context.clone(), tokens, prefill, batch });
             rows.push(Row::new(name, (depth, batch), None, reads));
         };
         for prompt in prompts {
@@ -300,22 +302,21 @@ impl Group {
     }
 
     /// Feeds the tokens before the tests.
-    fn fill(&mut self, model: &Model) -> anyhow::Result<()> {
-        let Some(depth) = self.tests.first().map(|test| test.depth).filter(|depth| *depth > 0) else { return Ok(()) };
-        let context: Vec<u32> = (0..depth).map(|i| token(model, i)).collect();
-        for sequence in 0..self.tests.iter().map(|test| test.batch).max().unwrap_or(0) {
-            self.session.feed(sequence, &context, Logits::None)?;
+    fn fill(&mut self) -> anyhow::Result<()> {
+        match self.tests.iter().max_by_key(|test| test.batch) {
+            Some(test) => test.rewind(&mut self.session),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
 /// A test of a decoder.
 struct Test {
+    /// The tokens before the test.
+    context: Rc<[u32]>,
     /// The input tokens: fed at once, or one by one.
     tokens: Vec<u32>,
     prefill: bool,
-    depth: usize,
     batch: usize,
 }
 
@@ -328,24 +329,31 @@ const PROFILES: usize = 7;
 impl Test {
     /// Feeds these tokens. Returns the tokens per second of all sequences.
     fn measure(&self, session: &mut Session, tokens: &[u32]) -> anyhow::Result<f64> {
-        self.rewind(session);
+        self.rewind(session)?;
         let started = Instant::now();
         self.extend(session, tokens)?;
         Ok((tokens.len() * self.batch) as f64 / started.elapsed().as_secs_f64())
     }
 
-    /// Resets the sequences to the start of the test.
-    fn rewind(&self, session: &mut Session) {
+    /// Resets the sequences to the start of the test. Models with states compute the tokens before it again: they keep
+    /// the states of the last steps only.
+    fn rewind(&self, session: &mut Session) -> anyhow::Result<()> {
         for sequence in 0..self.batch {
-            session.truncate(sequence, self.depth);
+            session.truncate(sequence, self.context.len());
+            let missing = &self.context[session.tokens(sequence).len()..];
+            if !missing.is_empty() {
+                // Logits are waited for: no test's time has a part of this.
+                session.feed(sequence, missing, Logits::Last)?;
+            }
         }
+        Ok(())
     }
 
     /// Feeds the tokens except those of the last steps, which it returns.
     fn last_steps(&self, session: &mut Session) -> anyhow::Result<&[u32]> {
         let before = if self.prefill { 0 } else { self.tokens.len().saturating_sub(TRACED_STEPS) };
         let (before, last) = self.tokens.split_at(before);
-        self.rewind(session);
+        self.rewind(session)?;
         if !before.is_empty() {
             self.extend(session, before)?;
         }
@@ -409,5 +417,26 @@ pub(super) fn median(sorted: &[f64]) -> f64 {
         0 => 0.0,
         n if n % 2 == 1 => sorted[n / 2],
         n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_of_a_model_with_states_begins_with_its_context() -> anyhow::Result<()> {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../hologram-llm/tests/fixtures/qwen3-next/model.gguf");
+        let model = Model::load_on(file, &Executor::new_with_backend(BackendType::Cpu)?)?;
+        let mut session = model.session(SessionOptions::default())?;
+        let context: Rc<[u32]> = (0..20).map(|i| token(&model, i)).collect();
+        let tokens = (20..40).map(|i| token(&model, i)).collect();
+        let test = Test { context: context.clone(), tokens, prefill: false, batch: 1 };
+        test.rewind(&mut session)?;
+        // Further back than states go.
+        test.extend(&mut session, &test.tokens)?;
+        test.rewind(&mut session)?;
+        assert_eq!(session.tokens(0), &context[..]);
+        Ok(())
     }
 }
