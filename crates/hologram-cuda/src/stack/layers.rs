@@ -21,10 +21,9 @@ const SLOTS: u32 = 2;
 const _: () = assert!(SLOTS <= kernel::MOST_SLOTS);
 /// Bytes by which a copy's place may exceed what it is for: it begins and ends at multiples of 16 bytes.
 const COPY_MORE: u32 = 48;
-/// Elements of a chunk, and those of a row that a warp has: a chunk a thread, of floats 16.
+/// Elements of a chunk, and of the chunks that a warp's threads have.
 const CHUNK: u32 = 32;
 const OF_WARP: u32 = 32 * CHUNK;
-const FLOATS_OF_WARP: u32 = 32 * 16;
 const WARPS: u32 = kernel::THREADS / 32;
 /// The most positions of a sequence. Attention for tensor cores reads long caches faster: on an H200 a step of Qwen3 30B
 /// A3B takes 1.61 ms instead of 2.10 after 128 positions, 1.82 instead of 2.17 after 2,048, but about 2.7 instead of
@@ -208,7 +207,7 @@ impl Chain {
             return None;
         }
         let (of_warp, longest) =
-            if floats { (FLOATS_OF_WARP, kernel::MOST_SHORT) } else { (OF_WARP, kernel::MOST_LENGTH) };
+            if floats { (kernel::SHORT_OF_WARP, kernel::MOST_SHORT) } else { (OF_WARP, kernel::MOST_LENGTH) };
         let length = k.checked_mul(segments)?;
         let (chunks, parts) = (k / CHUNK, length.div_ceil(of_warp));
         let (each, over) = self.share(rows)?;

@@ -26,6 +26,7 @@ static_assert(TYPE_F32 < TYPE_Q8_0, "f32 have a path of their own");
 constexpr uint GATE_SWIGLU = 1, GATE_RELU2 = 2, GATE_CLAMPED_SWIGLU = 3;
 static_assert(GATE_SWIGLU == SWIGLU && GATE_RELU2 == RELU2 && GATE_CLAMPED_SWIGLU == CLAMPED_SWIGLU, "what the host calls gates");
 constexpr uint MOST_LENGTH = 16384, MOST_FLOATS = 8192, MOST_SHORT = 6144;   // elements of a row, of one of f32, and of one of other floats
+constexpr uint SHORT_OF_WARP = 2 * 8 * 32;      // elements of a row of those other floats that a warp multiplies
 constexpr uint MOST_SUMS = 8192;                // partial sums of a workgroup's rows in a phase
 constexpr uint MOST_RESIDUAL = THREADS / 4;     // rows of a workgroup with an addition
 constexpr uint MOST_EXPERTS = 256, MOST_JOINED = 10, MOST_HEADS = 8;   // experts; chosen ones; query heads of a key/value head
@@ -88,7 +89,7 @@ struct Shared {
     uchar more[MOST_SHORT * 4 - MOST_LENGTH / 4 - MOST_LENGTH];
     float sums[MOST_SUMS];
 };
-HOST(Phase, Shared, THREADS, ALL_THREADS, MOST_SLOTS, PRODUCTS, ATTENTION, COMBINE, GATED, CHOOSE, EXPERTS, JOINED, FLOATS, SHORT, AS_BF16, MOST_LENGTH, MOST_FLOATS, MOST_SHORT, MOST_SUMS, MOST_RESIDUAL, MOST_EXPERTS, MOST_JOINED,
+HOST(Phase, Shared, THREADS, ALL_THREADS, MOST_SLOTS, PRODUCTS, ATTENTION, COMBINE, GATED, CHOOSE, EXPERTS, JOINED, FLOATS, SHORT, AS_BF16, MOST_LENGTH, MOST_FLOATS, MOST_SHORT, SHORT_OF_WARP, MOST_SUMS, MOST_RESIDUAL, MOST_EXPERTS, MOST_JOINED,
      MOST_HEADS, PARTS_OF_HEAD, GATE_SWIGLU, GATE_RELU2, GATE_CLAMPED_SWIGLU, TYPE_F32, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q2_K, TYPE_Q3_K, TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K, TYPE_IQ4_NL, TYPE_IQ4_XS, TYPE_MXFP4, TYPE_NVFP4,
      TYPE_IQ2_N, TYPE_IQ3_XXS_N, TYPE_IQ3_S_N, TYPE_BF16, TYPE_F16, TYPE_F8)
 
@@ -284,7 +285,7 @@ FN float2 biases(const Shared &sh, const Phase &f, uint i, uint m, uint quarter)
 
 constexpr uint HELD = 4;                        // fours of activations that a thread has at a time
 static_assert(MOST_FLOATS == HELD * 4 * THREADS, "rows of f32 are held whole");
-static_assert(MOST_SHORT <= 16 * THREADS, "warps have rows of floats whole");
+static_assert(MOST_SHORT <= WARPS * SHORT_OF_WARP, "warps have rows of floats whole");
 static_assert(MOST_EXPERTS == 8 * 32, "a lane has eight logits at most");
 static_assert(PARTS_OF_HEAD == 32, "a lane has a part");
 template <bool OF_FLOATS> FN void products(const Run &a, Shared &sh, const Phase &f, const uchar *ring, uint group, uint tid)

@@ -70,7 +70,7 @@ FN void float_products(const Run &a, Shared &sh, const Phase &f, const uchar *ri
     at.together = WARPS / at.parts;
     const uint eights = f.k / 8;
     UNROLL for (uint j = 0; j < 2; ++j) {
-        const uint wanted = at.part * 64 + j * 32 + lane, e = min(wanted, eights - 1);
+        const uint wanted = at.part * (SHORT_OF_WARP / 8) + j * 32 + lane, e = min(wanted, eights - 1);
         at.values[j] = shared_address(values) + e * 16;
         at.segment[j] = f.segments > 1 ? (e / 4) * f.segment_magic >> 16 : 0;
         at.eight[j] = e - at.segment[j] * at.chunks * 4;
