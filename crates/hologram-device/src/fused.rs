@@ -68,7 +68,11 @@ pub enum Conversion {
     Cast,
 }
 
-/// `[rms_norm]? [quantize | cast]?`, then one to three products; two may be followed by a gate, one by an addition.
+/// The most products of a group: those of the input of a linear recurrence.
+pub const MOST_PRODUCTS: usize = 4;
+
+/// `[rms_norm]? [quantize | cast]?`, then one to [`MOST_PRODUCTS`] products; two may be followed by a gate, one by an
+/// addition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FusedProducts {
     /// The input of the norm, of the conversion, or else of the products.
@@ -423,7 +427,7 @@ impl Nodes<'_> {
             products.push(FusedProduct { weights: self.input(w)?, value: node.output.clone() });
             values.push(i);
         }
-        if products.is_empty() || products.len() > 3 {
+        if !(1..=MOST_PRODUCTS).contains(&products.len()) {
             return None;
         }
         let rest: Vec<(usize, &GroupNode)> = rest.collect();

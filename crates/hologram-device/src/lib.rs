@@ -39,8 +39,8 @@ pub use format::{
 };
 pub use fused::{
     AfterBias, AfterExperts, AfterProducts, Biased, CacheUpdate, Conversion, Decay, Fused, FusedAttention, FusedConv,
-    FusedExperts, FusedNorm, FusedProduct, FusedProducts, FusedRecurrence, Gate, NormConvert, NormGate, Norms, Route,
-    Router, Rows, SORT_BLOCK, Strength,
+    FusedExperts, FusedNorm, FusedProduct, FusedProducts, FusedRecurrence, Gate, MOST_PRODUCTS, NormConvert, NormGate,
+    Norms, Route, Router, Rows, SORT_BLOCK, Strength,
 };
 #[doc(no_inline)]
 pub use hologram_isa::Program;

@@ -179,6 +179,9 @@ pub(super) fn launch_of(
     Some(KernelLaunch { args, entry, grid: [x, y, 1], block, shared: 0, cluster: 1, early: true })
 }
 
+/// The most matrices that share a launch's activations.
+pub(super) const MATRICES: usize = 3;
+
 /// Converts to 32 bits; `None` if the number does not fit.
 pub(super) fn number(n: usize) -> Option<u32> {
     u32::try_from(n).ok()

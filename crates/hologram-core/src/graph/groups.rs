@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use hologram_backends::{Backend, Elementwise, GroupNode, GroupSpec, Operand, Operation, Pipeline};
+use hologram_backends::{Backend, Elementwise, GroupNode, GroupSpec, MOST_PRODUCTS, Operand, Operation, Pipeline};
 
 use super::compile::Bounds;
 use super::fuse::Step;
@@ -77,7 +77,7 @@ impl Graph {
     }
 
     /// The possible groups that begin with the first of these steps:
-    /// - `[rms_norm]? [quantize | cast]?`, then up to three products that share their left side, or two products and
+    /// - `[rms_norm]? [quantize | cast]?`, then up to four products that share their left side, or two products and
     ///   their gate with or without its conversion, or one product and an addition to it;
     /// - `rms_norm [quantize | cast]` alone, and two norms;
     /// - additions of two or three biases;
@@ -215,7 +215,7 @@ impl Graph {
             && (prologue == 0 || self.storage(x) == steps[first - 1].root)
         {
             let alike = |i: usize| left(i) == Some(x);
-            let products = (first..first + 3).take_while(|i| alike(*i)).count();
+            let products = (first..first + MOST_PRODUCTS).take_while(|i| alike(*i)).count();
             let last = first + products;
             let gate = products == 2
                 && [Elementwise::Swiglu, Elementwise::Relu2Mul].iter().any(|gate| op(last) == Some((*gate).into()))

@@ -229,6 +229,20 @@ fn the_longest_candidates_are_offered_first() -> Result<()> {
             ],
         ),
         (
+            "four products of a norm",
+            |g| g.nodes.len() == 5,
+            |g, x, w| {
+                let h = w.norm(g, x)?;
+                let mut y = w.product(g, h, D)?;
+                for _ in 0..3 {
+                    let other = w.product(g, h, D)?;
+                    y = g.mul(y, other)?;
+                }
+                Ok(y)
+            },
+            &["rms_norm(0,1) matmul(n0,2) matmul(n0,3) matmul(n0,4) matmul(n0,5) -> n1,n2,n3,n4"],
+        ),
+        (
             "a norm and a conversion that no product follows",
             |_| true,
             |g, x, w| {

@@ -47,7 +47,7 @@ pub use packed::Unpacked;
 pub(super) use wgmma::{Tile as WideTile, map as wide_map, stage_bytes};
 
 use super::batch_matmul;
-use super::launch::{Places, Planes, number};
+use super::launch::{MATRICES, Places, Planes, number};
 use super::{BlasCall, Memory, NativeKernel, Target};
 
 /// The operation on the sums before they are stored; the numbers are those of `Mode` in `gemm.h`.
@@ -230,7 +230,7 @@ impl Product {
     fn of_group(group: &GroupSpec) -> Option<Product> {
         let Fused::Products(fused) = &group.fused else { return None };
         let alone = fused.products.len() == 1 && fused.after == AfterProducts::Store;
-        if fused.norm.is_some() || fused.conversion.is_some() || alone {
+        if fused.norm.is_some() || fused.conversion.is_some() || alone || fused.products.len() > MATRICES {
             return None;
         }
         let places = Places::of_results(group);

@@ -1,5 +1,5 @@
 //! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
-//! `matvec_packed.k`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or up to three that read the same
+//! `matvec_packed.k`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or several that read the same
 //! activations; fused with the gate or the residual addition after them, and with the norm and the conversion of the
 //! activations before them.
 
@@ -18,7 +18,7 @@ pub(super) use packed::ZEROS;
 
 use super::gemm;
 use super::kernels::matvec::Matvec;
-use super::launch::{launch, number, single};
+use super::launch::{MATRICES, launch, number, single};
 use super::stack::{self, PhaseMatrix, PhaseProducts};
 use super::{FEW_TOKENS, FEW_TOKENS_AS_F32, KernelLaunch, Memory, NativeKernel, StackPhase, Target};
 use plan::{Activations, Plan, Weights, Work};
@@ -101,8 +101,8 @@ fn product(spec: &KernelSpec, most_tokens: usize, target: Target) -> Option<Nati
     products.kernel_or_phase(most_tokens, target)
 }
 
-/// The native kernel for `[rms_norm]? [quantize | cast]?`, then one to three products, two and their gate (converted to
-/// `bf16` or not), or one and an addition.
+/// The native kernel for `[rms_norm]? [quantize | cast]?`, then products, two and their gate (converted to `bf16` or not),
+/// or one and an addition.
 pub(super) fn find_group(group: &GroupSpec, target: Target) -> Option<NativeKernel> {
     let Fused::Products(fused) = &group.fused else { return None };
     let tensors: Vec<&TensorSpec> = group.bound().into_iter().map(|(t, _)| t).collect();
@@ -191,13 +191,14 @@ impl Products<'_> {
         }))
     }
 
-    /// Matrices of several formats: one launch per run of one format.
+    /// Matrices of several formats, or more than a launch has: one launch per run of one format.
     fn apart(&self, most_tokens: usize, target: Target) -> Option<NativeKernel> {
         if self.after != After::Store || self.outputs.len() != self.weights.len() {
             return None;
         }
         let (mut parts, mut outputs) = (Vec::new(), &self.outputs[..]);
-        for weights in self.weights.chunk_by(|(a, _), (b, _)| a.format == b.format) {
+        let of_one_format = self.weights.chunk_by(|(a, _), (b, _)| a.format == b.format);
+        for weights in of_one_format.flat_map(|run| run.chunks(MATRICES)) {
             let (own, rest) = outputs.split_at(weights.len());
             outputs = rest;
             let (weights, outputs) = (weights.to_vec(), own.to_vec());
@@ -216,7 +217,7 @@ impl Products<'_> {
         let (converted, floor) = self.converted;
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
         let (slot, step, most) = self.count(tokens)?;
-        if self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
+        if self.weights.len() > MATRICES || self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
             return self.apart(most_tokens, target);
         }
         let format = self.weights.first()?.0.format;

@@ -215,7 +215,7 @@ fn near_misses_are_refused() {
         Shape { rows: vec![8], ..good.clone() },
         Shape { k: 16_384, ..good.clone() },
         Shape { weights: DType::T2Planes, converted: Some(|_| DType::I8Groups { group: 256 }), k: 512, ..good.clone() },
-        Shape { rows: vec![8, 8, 8, 8], after: "", ..good.clone() },
+        Shape { rows: vec![8; 5], after: "", ..good.clone() },
         Shape { converted: Some(BF16), weights: DType::BF16, k: 68, ..good.clone() },
     ];
     for (i, s) in refused.iter().enumerate() {
@@ -335,6 +335,17 @@ fn packed_weights_have_kernels() {
     assert_eq!([a.w0, a.w1, a.s0, a.s1, a.h0, a.y0, a.y1], expected);
     let expected = [Some(8), None, Some(10), Some(9), Some(14)].map(Memory::optional);
     assert_eq!([b.w0, b.w1, b.s0, b.h0, b.y0], expected);
+    // The input of a linear recurrence: with the norm a launch for each type.
+    let mut four = group(&Shape { k: 5120, rows: vec![10_240, 6_144, 48, 48], ..q4.clone() });
+    four.inputs[2].format = planes(BlockType::Q5_K);
+    let found = find_group(&four, H200).expect("kernels");
+    assert_eq!(entries(&found), ["q5_k_long", "q4_k_long"]);
+    // As many matrices of one type as a launch has.
+    let found = find_group(&group(&Shape { rows: vec![64, 32, 8, 8], ..q4.clone() }), H200).expect("kernels");
+    assert_eq!(entries(&found), ["q4_k_rows", "q4_k_rows"]);
+    let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
+    let (a, b) = (first.filled::<MatvecPacked>(), second.filled::<MatvecPacked>());
+    assert_eq!([(a.m0, a.m1, a.m2), (b.m0, b.m1, b.m2)], [(64, 32, 8), (8, 0, 0)]);
     // Activations already quantised, rows of any length, up to 8 tokens.
     let spec = |tokens: usize, k: usize| KernelSpec {
         op: Operation::Matmul,
