@@ -29,22 +29,32 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// The division of this many rows, with this many bytes of activations; `None` if they do not fit.
-    pub fn of(rows: usize, gated: bool, activations: usize, target: Target) -> Option<Shares> {
+    /// The division of this many rows of this many blocks, `ring` of which a SIMD-group has on their way, with this many
+    /// bytes of activations; `None` if they do not fit.
+    pub fn of(
+        rows: usize,
+        (blocks, ring): (usize, usize),
+        gated: bool,
+        activations: usize,
+        target: Target,
+    ) -> Option<Shares> {
         let simds = THREADS / 32;
         // One workgroup per multiprocessor, or the least multiple for which their sums fit.
-        let counts = std::iter::successors(Some(target.multiprocessors as usize), |n| (*n < rows).then_some(2 * n));
-        let shares = counts.map(|most| {
+        let mut counts = std::iter::successors(Some(target.multiprocessors as usize), |n| (*n < rows).then_some(2 * n));
+        let found = counts.find_map(|most| {
             let workgroups = rows.min(most).max(1);
             let tiles = rows.div_ceil(workgroups).div_ceil(if gated { 8 } else { 16 });
-            let teams = tiles.min(simds);
-            let slices = simds / teams;
-            Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64 }
-        });
-        let found = shares.into_iter().find(|s| s.shared <= target.max_shared as usize)?;
+            let shares = (1..=tiles.min(simds)).rev().map(|teams| {
+                let slices = simds / teams;
+                Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64 }
+            });
+            // The least time of a SIMD-group, in quarters of a round of its ring; the end of a tile takes one. A tile more
+            // than there are teams takes them all as long as the tiles before.
+            let time = |s: &Shares| tiles.div_ceil(s.teams) * (4 * blocks.div_ceil(s.slices).div_ceil(ring) + 1);
+            shares.filter(|s| s.shared <= target.max_shared as usize).min_by_key(time)
+        })?;
         // More than half of a multiprocessor's memory: otherwise two workgroups of an early launch could share a
         // multiprocessor while another had none. Apple GPUs have no early launches.
-        // another had none. On Apple GPUs none starts early.
         let alone = if target.is_apple() { 0 } else { target.max_shared as usize / 2 + 1 };
         Some(Shares { shared: found.shared.max(alone), ..found })
     }
@@ -63,6 +73,7 @@ impl Tiles {
         let ternary = work.weights.name == "t2";
         // A block is 4 or 8 chunks along a row; 256 or 32 elements share a scale.
         let (lanes, scale) = if ternary { (4, 256) } else { (8, 32) };
+        let block = lanes * work.weights.chunk;
         let longest = match (ternary, work.norm) {
             (true, _) => 8_192,
             (false, true) => 4_096,
@@ -70,7 +81,7 @@ impl Tiles {
         };
         let served = work.tokens == 1
             && !work.ready
-            && work.k.is_multiple_of(lanes * work.weights.chunk)
+            && work.k.is_multiple_of(block)
             && work.k <= longest
             && (!ternary || group as usize == work.k);
         if !served {
@@ -83,7 +94,9 @@ impl Tiles {
         };
         let activations = if ternary { work.k / 128 * 160 } else { work.k };
         let activations = activations + (work.k / scale).div_ceil(2) * 16;
-        Some(Tiles { shares: Shares::of(work.rows, work.gated, activations, target)?, held })
+        // `ring_len` in `matvec_i8.h`.
+        let blocks = (work.k / block, if ternary { 5 } else { 3 });
+        Some(Tiles { shares: Shares::of(work.rows, blocks, work.gated, activations, target)?, held })
     }
 }
 

@@ -10,6 +10,10 @@ use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Range, Target};
 
 /// Elements of a row that a workgroup keeps at once. Longer rows go in rounds.
 const HELD: usize = 4_096;
+/// Elements of a row in a block, and the blocks that a SIMD-group has on their way (of some types more): `elements_of`
+/// and `ring_len` in `matvec_i8.h`.
+const BLOCK: usize = 256;
+const RING: usize = 2;
 /// Bytes that are 0 in shared memory, which products with tables read: `zeros_after` in `table_tile.h`.
 pub(crate) const ZEROS: usize = 16;
 /// Types without a kernel for a gate.
@@ -69,7 +73,7 @@ impl Products<'_> {
             return None;
         }
         let Shares { workgroups, teams, slices, shared } =
-            Shares::of(total, gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)?;
+            Shares::of(total, (k.div_ceil(BLOCK), RING), gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)?;
         let planes = |i: usize| self.weights.get(i).map_or(Planes::NONE, |(_, at)| Planes::at(packed, *at));
         let [first, second, third] = [0, 1, 2].map(planes);
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));

@@ -335,6 +335,13 @@ fn packed_weights_have_kernels() {
     assert_eq!([a.w0, a.w1, a.s0, a.s1, a.h0, a.y0, a.y1], expected);
     let expected = [Some(8), None, Some(10), Some(9), Some(14)].map(Memory::optional);
     assert_eq!([b.w0, b.w1, b.s0, b.h0, b.y0], expected);
+    // SIMD-groups share tiles so that all have as much to do.
+    for (k, m, teams) in [(4096, 14_336, (14, 1)), (4096, 12_288, (4, 4)), (5120, 17_408, (3, 5))] {
+        let gate = Shape { k, rows: vec![m, m], after: "swiglu", ..q4.clone() };
+        let found = find_group(&group(&gate), H200).expect("a kernel");
+        let a = launch(&found).filled::<MatvecPacked>();
+        assert_eq!((a.teams, a.slices), teams, "{m}");
+    }
     // The input of a linear recurrence: with the norm a launch for each type.
     let mut four = group(&Shape { k: 5120, rows: vec![10_240, 6_144, 48, 48], ..q4.clone() });
     four.inputs[2].format = planes(BlockType::Q5_K);
