@@ -26,6 +26,8 @@ pub(super) struct Shares {
     pub slices: usize,
     /// Bytes of shared memory.
     pub shared: usize,
+    /// What a SIMD-group does, in quarters of a round of its ring; the end of a tile takes one.
+    pub time: usize,
 }
 
 impl Shares {
@@ -46,12 +48,11 @@ impl Shares {
             let tiles = rows.div_ceil(workgroups).div_ceil(if gated { 8 } else { 16 });
             let shares = (1..=tiles.min(simds)).rev().map(|teams| {
                 let slices = simds / teams;
-                Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64 }
+                // A tile more than there are teams takes as long as all of them before.
+                let time = tiles.div_ceil(teams) * (4 * blocks.div_ceil(slices).div_ceil(ring) + 1);
+                Shares { workgroups, teams, slices, shared: activations + 8 * simds + slices * tiles * 64, time }
             });
-            // The least time of a SIMD-group, in quarters of a round of its ring; the end of a tile takes one. A tile more
-            // than there are teams takes them all as long as the tiles before.
-            let time = |s: &Shares| tiles.div_ceil(s.teams) * (4 * blocks.div_ceil(s.slices).div_ceil(ring) + 1);
-            shares.filter(|s| s.shared <= target.max_shared as usize).min_by_key(time)
+            shares.filter(|s| s.shared <= target.max_shared as usize).min_by_key(|s| s.time)
         })?;
         // More than half of a multiprocessor's memory: otherwise two workgroups of an early launch could share a
         // multiprocessor while another had none. Apple GPUs have no early launches.

@@ -1,5 +1,5 @@
 //! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
-//! `matvec_packed.k`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or several that read the same
+//! `matvec_packed.k`, of two types of them `matvec_two.cu`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or several that read the same
 //! activations; fused with the gate or the residual addition after them, and with the norm and the conversion of the
 //! activations before them.
 
@@ -11,6 +11,7 @@ mod floats;
 mod int8;
 mod packed;
 mod plan;
+mod two;
 #[cfg(test)]
 mod tests;
 
@@ -218,7 +219,7 @@ impl Products<'_> {
         let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
         let (slot, step, most) = self.count(tokens)?;
         if self.weights.len() > MATRICES || self.weights.iter().any(|(w, _)| w.format != self.weights[0].0.format) {
-            return self.apart(most_tokens, target);
+            return self.two(most, (slot, step), target).or_else(|| self.apart(most_tokens, target));
         }
         let format = self.weights.first()?.0.format;
         if let Some(kernel) = self.floats(most, (slot, step), target).filter(|_| (1..=most_tokens).contains(&most)) {

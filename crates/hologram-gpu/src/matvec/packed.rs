@@ -1,15 +1,15 @@
 //! Products of a few tokens with packed weights (`matvec_packed.k`).
 
-use hologram_device::{BlockType, DType, Extent};
+use hologram_device::{BlockType, DType, Extent, TensorSpec};
 
 use super::int8::{RANGES, Shares, THREADS, range};
-use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
+use super::{After, Bound, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
 use crate::kernels::matvec_packed::MatvecPacked;
-use crate::launch::{Planes, launch, number, packed_name, single};
+use crate::launch::{MATRICES, Planes, launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Range, Target};
 
 /// Elements of a row that a workgroup keeps at once. Longer rows go in rounds.
-const HELD: usize = 4_096;
+pub(super) const HELD: usize = 4_096;
 /// Elements of a row in a block, and the blocks that a SIMD-group has on their way (of some types more): `elements_of`
 /// and `ring_len` in `matvec_i8.h`.
 const BLOCK: usize = 256;
@@ -37,33 +37,23 @@ impl Products<'_> {
         step: (u32, Memory),
         target: Target,
     ) -> Option<NativeKernel> {
-        let (x, at) = self.x;
-        let (converted, floor) = self.converted;
-        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
-        // Whether the activations are already quantised.
-        let ready = std::ptr::eq(x, converted);
+        let ((x, at), (_, floor)) = (self.x, self.converted);
+        let [_, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let ready = self.is_ready();
         let gated = matches!(self.after, After::Swiglu | After::Relu2);
         let (long, scarce) = (k > HELD, packed == BlockType::Q6_K);
         // Long rows with a norm have kernels of their own, and those of a type whose registers are scarce, which has none
         // for norms and gates of them.
         let apart = long && (self.norm.is_some() || scarce && !(gated && ready));
-        let f32 = |t: &hologram_device::TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
-        let served = converted.format == (DType::I8Groups { group: 32 })
-            && k > 0
-            && k.is_multiple_of(32)
-            && (ready && self.norm.is_none() || x.format == DType::F32)
-            && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]))
-            && !(long && scarce && self.norm.is_some())
+        let served = !(long && scarce && self.norm.is_some())
             && (!gated || !UNGATED.contains(&packed))
             && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
         if !served {
             return None;
         }
-        let mut rows = [0; 3];
-        for (i, ((w, _), m)) in self.weights.iter().zip(&mut rows).enumerate() {
-            let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
-            let output = self.outputs.get(i).or(self.outputs.first())?.0;
-            if l != k || n == 0 || w.format != DType::Planes(packed) || !f32(output, &[tokens, Extent::Fixed(n)]) {
+        let mut rows = [0; MATRICES];
+        for ((m, n), (w, _)) in rows.iter_mut().zip(self.packed_rows()?).zip(&self.weights) {
+            if w.format != DType::Planes(packed) {
                 return None;
             }
             *m = n;
@@ -72,8 +62,7 @@ impl Products<'_> {
         if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
             return None;
         }
-        let Shares { workgroups, teams, slices, shared } =
-            Shares::of(total, (k.div_ceil(BLOCK), RING), gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)?;
+        let Shares { workgroups, teams, slices, shared, .. } = shares(total, k, gated, target)?;
         let planes = |i: usize| self.weights.get(i).map_or(Planes::NONE, |(_, at)| Planes::at(packed, *at));
         let [first, second, third] = [0, 1, 2].map(planes);
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
@@ -110,7 +99,7 @@ impl Products<'_> {
             h2: third.high,
             x_scales: Memory::optional(ready.then_some(at + 1)),
             m2: number(rows[2])?,
-            reads: self.packed_reads(packed, k, rows, target.multiprocessors as usize),
+            reads: first_reads(&self.packed_reads(k, target.multiprocessors as usize)),
         };
         let form = match (gated, apart) {
             (true, true) => "long_gate",
@@ -126,15 +115,52 @@ impl Products<'_> {
         Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
     }
 
-    /// The ranges that the launch before may prefetch: low planes and records, as codes and scales in `int8`.
-    fn packed_reads(&self, packed: BlockType, k: usize, rows: [usize; 3], workgroups: usize) -> [Range; RANGES] {
-        let of_row = packed.plane_bytes().map(|n| n * k / packed.row().len);
-        let all = rows.iter().sum::<usize>() * of_row.iter().sum::<usize>();
-        std::array::from_fn(|i| {
-            let (matrix, records) = (i / 2, i % 2 == 1);
-            let planes = self.weights.get(matrix).map(|(_, at)| Planes::at(packed, *at));
-            let at = planes.map(|p| if records { p.records } else { p.low });
-            range(at, rows[matrix] * of_row[if records { 2 } else { 0 }], all, workgroups)
-        })
+    /// Whether the activations are already quantised.
+    pub(super) fn is_ready(&self) -> bool {
+        std::ptr::eq(self.x.0, self.converted.0)
     }
+
+    /// The rows of each matrix; `None` for activations and results that the kernels of packed weights do not have.
+    pub(super) fn packed_rows(&self) -> Option<Vec<usize>> {
+        let (x, converted) = (self.x.0, self.converted.0);
+        let [tokens, Extent::Fixed(k)] = x.shape[..] else { return None };
+        let f32 = |t: &TensorSpec, shape: &[Extent]| t.format == DType::F32 && t.shape == shape;
+        let served = converted.format == (DType::I8Groups { group: 32 })
+            && k > 0
+            && k.is_multiple_of(32)
+            && (self.is_ready() && self.norm.is_none() || x.format == DType::F32)
+            && self.norm.is_none_or(|((w, _), _)| f32(w, &[Extent::Fixed(k)]));
+        let rows = |(i, (w, _)): (usize, &Bound<'_>)| {
+            let [Extent::Fixed(n), Extent::Fixed(l)] = w.shape[..] else { return None };
+            let output = self.outputs.get(i).or(self.outputs.first())?.0;
+            (l == k && n > 0 && f32(output, &[tokens, Extent::Fixed(n)])).then_some(n)
+        };
+        if served { self.weights.iter().enumerate().map(rows).collect() } else { None }
+    }
+
+    /// The ranges that the launch before may prefetch, of each matrix: low planes and records, as codes and scales in
+    /// `int8`.
+    pub(super) fn packed_reads(&self, k: usize, workgroups: usize) -> Vec<Range> {
+        // The memory and the bytes of each.
+        let planes = |(w, at): &Bound<'_>| {
+            let packed = w.format.packed()?;
+            let (planes, elements) = (Planes::at(packed, *at), w.max_rows() * k);
+            let [low, high, records] = packed.plane_bytes().map(|n| n * elements / packed.row().len);
+            Some(([(planes.low, low), (planes.records, records)], low + high + records))
+        };
+        let of_each: Vec<_> = self.weights.iter().filter_map(planes).collect();
+        let all = of_each.iter().map(|(_, bytes)| bytes).sum();
+        let ranges = of_each.into_iter().flat_map(|(planes, _)| planes);
+        ranges.map(|(at, bytes)| range(Some(at), bytes, all, workgroups)).collect()
+    }
+}
+
+/// The division of rows of packed weights.
+pub(super) fn shares(rows: usize, k: usize, gated: bool, target: Target) -> Option<Shares> {
+    Shares::of(rows, (k.div_ceil(BLOCK), RING), gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)
+}
+
+/// As many ranges as a launch tells the one before.
+pub(super) fn first_reads(all: &[Range]) -> [Range; RANGES] {
+    std::array::from_fn(|i| all.get(i).copied().unwrap_or(Range::NONE))
 }

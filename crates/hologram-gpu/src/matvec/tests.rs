@@ -1,5 +1,6 @@
 use hologram_device::{BlockType, Elementwise, GroupNode, Operand};
 
+use super::super::kernels::cuda::matvec_two::MatvecTwo;
 use super::super::kernels::matvec_i8::MatvecI8;
 use super::super::kernels::matvec_packed::MatvecPacked;
 use super::super::{Part, Range};
@@ -323,11 +324,12 @@ fn packed_weights_have_kernels() {
         let found = find_group(&group(&s), H200);
         assert_eq!(found.map(|k| entries(&k)), entry.map(|e| vec![e.to_string()]), "{weights:?} {k} {after}");
     }
-    // A value matrix of another format is a separate launch; its planes follow those of the others.
+    // A value matrix of another format, for which no kernel of both is there, is a separate launch; its planes follow
+    // those of the others.
     let mut mixed = group(&q4);
-    mixed.inputs[4].format = planes(BlockType::Q6_K);
+    mixed.inputs[4].format = planes(BlockType::Q3_K);
     let found = find_group(&mixed, H200).expect("kernels");
-    assert_eq!(entries(&found), ["q4_k_rows", "q6_k_rows"]);
+    assert_eq!(entries(&found), ["q4_k_rows", "q3_k_rows"]);
     let [Part::Kernel(first), Part::Kernel(second)] = &found.parts[..] else { panic!("two launches") };
     // Low planes, records, high planes, results.
     let (a, b) = (first.filled::<MatvecPacked>(), second.filled::<MatvecPacked>());
@@ -342,11 +344,6 @@ fn packed_weights_have_kernels() {
         let a = launch(&found).filled::<MatvecPacked>();
         assert_eq!((a.teams, a.slices), teams, "{m}");
     }
-    // The input of a linear recurrence: with the norm a launch for each type.
-    let mut four = group(&Shape { k: 5120, rows: vec![10_240, 6_144, 48, 48], ..q4.clone() });
-    four.inputs[2].format = planes(BlockType::Q5_K);
-    let found = find_group(&four, H200).expect("kernels");
-    assert_eq!(entries(&found), ["q5_k_long", "q4_k_long"]);
     // As many matrices of one type as a launch has.
     let found = find_group(&group(&Shape { rows: vec![64, 32, 8, 8], ..q4.clone() }), H200).expect("kernels");
     assert_eq!(entries(&found), ["q4_k_rows", "q4_k_rows"]);
@@ -367,6 +364,45 @@ fn packed_weights_have_kernels() {
         assert_eq!(found.is_some(), served, "{tokens} {k}");
         assert!(found.is_none_or(|f| launch(&f).grid == [70, tokens as u32, 1]));
     }
+}
+
+/// Matrices of two types are one launch, in which multiprocessors are divided as their bytes are.
+#[test]
+fn packed_weights_of_two_types_are_one_launch() {
+    let planes = DType::Planes;
+    let entry = |types: &[BlockType], s: &Shape| {
+        let mut mixed = group(s);
+        let matrices = mixed.inputs.iter_mut().filter(|t| matches!(t.format, DType::Planes(_)));
+        matrices.zip(types).for_each(|(t, of)| t.format = planes(*of));
+        let found = find_group(&mixed, H200).expect("a kernel");
+        (launch(&found).entry.clone(), launch(&found).filled::<MatvecTwo>().clone(), launch(&found).grid)
+    };
+    let [q4, q5, q6] = [BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K];
+    let s = shape(planes(q4), Some(I32), true, 4096, &[4096, 1024, 1024], "");
+    let (name, a, grid) = entry(&[q4, q4, q6], &s);
+    assert_eq!((&*name, grid), ("q4_k_q6_k_rows", [132, 1, 1]));
+    // x, norm; low planes, high planes, records; results; the step block.
+    let at = |i: usize| Memory::optional((i != 99).then_some(i));
+    assert_eq!([a.x, a.norm, a.x_scales, a.step], [0, 1, 99, 15].map(at));
+    let first = [a.first_w0, a.first_w1, a.first_w2, a.first_h0, a.first_s0, a.first_s1, a.first_y0, a.first_y1];
+    assert_eq!(first, [2, 5, 99, 99, 3, 6, 12, 13].map(at));
+    let second = [a.second_w0, a.second_w1, a.second_h0, a.second_s0, a.second_y0, a.second_y1];
+    assert_eq!(second, [8, 99, 9, 10, 14, 99].map(at));
+    assert_eq!((a.first_m0, a.first_m1, a.second_m0, a.second_m1), (4096, 1024, 1024, 0));
+    // The input of a linear recurrence: with the norm, all four.
+    let s = Shape { k: 5120, rows: vec![10_240, 6_144, 48, 48], ..s };
+    let (name, a, grid) = entry(&[q5, q4, q4, q4], &s);
+    assert_eq!((&*name, grid), ("q4_k_q5_k_long", [132, 1, 1]));
+    assert_eq!((a.first_m0, a.first_m1, a.second_m0), (6_144, 48, 10_240));
+    assert_eq!((a.first_each * a.split + a.first_over, a.second_each * (132 - a.split) + a.second_over), (6_240, 10_240));
+    let share = f64::from(a.split) / 132.0;
+    assert!((0.28..0.38).contains(&share), "{share}");
+    // Already quantised; and no kernel for long rows of scarce registers.
+    let ready = Shape { norm: false, ..s.clone() };
+    assert_eq!(entry(&[q5, q4, q4, q4], &ready).0, "q4_k_q5_k_rows");
+    let mut mixed = group(&s);
+    mixed.inputs[2].format = planes(q6);
+    assert!(find_group(&mixed, H200).is_none());
 }
 
 /// Apple GPUs have 32 KiB per workgroup, so that many rows take more workgroups. No more memory is requested than is
