@@ -11,9 +11,9 @@ mod floats;
 mod int8;
 mod packed;
 mod plan;
-mod two;
 #[cfg(test)]
 mod tests;
+mod two;
 
 pub(super) use packed::ZEROS;
 

@@ -45,10 +45,8 @@ impl Products<'_> {
         // Long rows with a norm have kernels of their own, and those of a type whose registers are scarce, which has none
         // for norms and gates of them.
         let apart = long && (self.norm.is_some() || scarce && !(gated && ready));
-        let served = !(long && scarce && self.norm.is_some())
-            && (!gated || !UNGATED.contains(&packed))
-            && !matches!(self.after, After::SwigluBf16 | After::Relu2Bf16);
-        if !served {
+        let missing = long && scarce && self.norm.is_some() || gated && UNGATED.contains(&packed);
+        if missing || matches!(self.after, After::SwigluBf16 | After::Relu2Bf16) {
             return None;
         }
         let mut rows = [0; MATRICES];

@@ -394,7 +394,10 @@ fn packed_weights_of_two_types_are_one_launch() {
     let (name, a, grid) = entry(&[q5, q4, q4, q4], &s);
     assert_eq!((&*name, grid), ("q4_k_q5_k_long", [132, 1, 1]));
     assert_eq!((a.first_m0, a.first_m1, a.second_m0), (6_144, 48, 10_240));
-    assert_eq!((a.first_each * a.split + a.first_over, a.second_each * (132 - a.split) + a.second_over), (6_240, 10_240));
+    assert_eq!(
+        (a.first_each * a.split + a.first_over, a.second_each * (132 - a.split) + a.second_over),
+        (6_240, 10_240)
+    );
     let share = f64::from(a.split) / 132.0;
     assert!((0.28..0.38).contains(&share), "{share}");
     // Already quantised; and no kernel for long rows of scarce registers.

@@ -21,10 +21,6 @@ impl OfType {
     fn rows(&self) -> usize {
         self.rows.iter().sum()
     }
-
-    fn bytes(&self, k: usize) -> usize {
-        self.rows() * self.packed.plane_bytes().iter().sum::<usize>() * k / self.packed.row().len
-    }
 }
 
 impl Products<'_> {
@@ -133,20 +129,19 @@ impl Products<'_> {
     }
 }
 
-/// The multiprocessors' division among two types so that both take the same time, which is as good as bytes say.
+/// The multiprocessors' division among two types that balances both what SIMD-groups do and the bytes that are read.
 fn divide(types: [&OfType; 2], k: usize, target: Target) -> Option<[Shares; 2]> {
     let all = target.multiprocessors;
+    // The share, what a SIMD-group of it does, and what a workgroup reads.
     let of = |of: &OfType, multiprocessors: u32| {
         let found = shares(of.rows(), k, false, Target { multiprocessors, ..target })?;
-        // What a tile has of a row's bytes.
-        let time = found.time * of.packed.plane_bytes().iter().sum::<usize>();
-        (found.workgroups <= multiprocessors as usize).then_some((found, time))
+        let row_bytes = of.packed.plane_bytes().iter().sum::<usize>() * k / of.packed.row().len;
+        let (time, bytes) = (found.time * row_bytes, of.rows() * row_bytes / multiprocessors as usize);
+        (found.workgroups <= multiprocessors as usize).then_some((found, time, bytes))
     };
     let possible = (1..all).filter_map(|n| {
-        let ((first, a), (second, b)) = (of(types[0], n)?, of(types[1], all - n)?);
-        // Of equally good ones that which divides the bytes best.
-        let bytes = [(types[0], n), (types[1], all - n)].map(|(of, n)| of.bytes(k) / n as usize);
-        Some((a.max(b), bytes[0].max(bytes[1]), [first, second]))
+        let (a, b) = (of(types[0], n)?, of(types[1], all - n)?);
+        Some((a.1.max(b.1) as u128 * a.2.max(b.2) as u128, [a.0, b.0]))
     });
-    possible.min_by_key(|(time, bytes, _)| (*time, *bytes)).map(|(_, _, shares)| shares)
+    possible.min_by_key(|(cost, _)| *cost).map(|(_, shares)| shares)
 }
