@@ -44,12 +44,14 @@ enum Kind {
     Recurrent(recurrent::Layer),
 }
 
-/// Products with weights of one format that share their left side, and the operations before and after them.
+/// Products that share their left side, and the operations before and after them.
 #[derive(Clone, Debug)]
 struct Products {
     norm: bool,
     convert: Convert,
+    /// The format of the first weight, and of the others.
     weights: DType,
+    others: DType,
     k: usize,
     /// Rows of each weight.
     rows: Vec<usize>,
@@ -195,8 +197,9 @@ impl Products {
         }
         left = self.convert.apply(&mut d.graph, left)?;
         let mut products = Vec::new();
-        for m in &self.rows {
-            let w = d.leaf(CaseInput::normal(self.weights, &[(*m).into(), self.k.into()]))?;
+        for (i, m) in self.rows.iter().enumerate() {
+            let format = if i == 0 { self.weights } else { self.others };
+            let w = d.leaf(CaseInput::normal(format, &[(*m).into(), self.k.into()]))?;
             products.push(w);
         }
         for w in &mut products {

@@ -38,7 +38,8 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
     let mut products = |tokens, norm, k: usize, rows: &[usize], end, (weights, convert): (DType, Convert)| {
         // An operand that is added has the left side's shape.
         let rows = rows.iter().map(|m| if *m == 0 { k } else { *m }).collect();
-        let kind = Kind::Products(Products { norm, convert, weights: layout(weights), k, rows, end });
+        let weights = layout(weights);
+        let kind = Kind::Products(Products { norm, convert, weights, others: weights, k, rows, end });
         cases.push(GroupCase { tokens, kind });
     };
     for (i, (rows, end)) in forms.iter().enumerate() {
@@ -296,5 +297,23 @@ pub(super) fn cases(layout: impl Fn(DType) -> DType) -> Vec<GroupCase> {
         norms: false,
     };
     cases.push(GroupCase { tokens: (96, 70), kind: Kind::Cache(cache) });
+    // As many products as a group has; weights of two formats, with rows for several tiles of a workgroup.
+    for (tokens, norm, k, rows, [weights, others], convert) in [
+        ((1, 1), true, 512, &[48, 24, 8, 9][..], [DType::BF16; 2], Convert::BF16),
+        ((5, 3), true, 256, &[48, 24, 8, 9], [DType::F16; 2], Convert::None),
+        ((1, 1), true, 512, &[48, 24, 8, 9], [DType::Q8_0; 2], codes),
+        ((1, 1), true, 5120, &[300, 200, 24, 9], [DType::Q5_K, DType::Q4_K], codes),
+        ((1, 1), true, 5120, &[72, 24, 40], [DType::Q4_K, DType::Q6_K], codes),
+        ((1, 1), true, 512, &[2900, 2900, 40], [DType::Q4_K, DType::Q6_K], codes),
+        ((1, 1), false, 1024, &[40, 24, 9, 10], [DType::Q6_K, DType::Q5_K], codes),
+        ((1, 0), true, 512, &[40, 24, 9, 10], [DType::Q5_K, DType::Q4_K], codes),
+        ((4, 3), true, 512, &[40, 24, 9, 10], [DType::Q5_K, DType::Q4_K], codes),
+        ((1, 1), true, 512, &[40, 24, 9, 10], [DType::Q5_K, DType::Q4_K], Convert::None),
+        ((40, 33), true, 256, &[40, 24, 8, 16], [DType::Q5_K, DType::Q4_K], Convert::BF16),
+    ] {
+        let (weights, others, rows) = (layout(weights), layout(others), rows.to_vec());
+        let kind = Kind::Products(Products { norm, convert, weights, others, k, rows, end: End::Products });
+        cases.push(GroupCase { tokens, kind });
+    }
     cases
 }
