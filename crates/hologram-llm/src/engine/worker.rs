@@ -70,10 +70,10 @@ const MAX_PIECE: usize = 256;
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
 const MAX_LOGITS: usize = 128;
 
-/// Tokens of a step with texts and prompts, three quarters of it if one of these is long, so that the texts wait less;
-/// and the most sequences for which that holds. On GPUs such steps read prompts as fast as larger ones, because texts
-/// alone leave arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in
-/// less than half the time (benches/history/2026-11-27.md). With 256 it was slower.
+/// Tokens of a step with texts and prompts, half of it if one of these is long, so that the texts wait less; and the most
+/// sequences for which that holds. On GPUs such steps read prompts as fast as larger ones, because texts alone leave
+/// arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in less than
+/// half the time (benches/history/2026-11-27.md). With 256 for short prompts it was slower.
 const BESIDE: usize = 512;
 const MOST_BESIDE: usize = 96;
 
@@ -412,7 +412,7 @@ impl Worker {
             if let (false, texts @ 1..) = (single, self.step.len()) {
                 long = budget.min(self.pace.piece(self.options.step_tokens, texts));
                 let has_long = self.running.iter().any(|s| ready(s) && is_long(self.pending(s)));
-                let most = if has_long { BESIDE / 4 * 3 } else { BESIDE };
+                let most = if has_long { BESIDE / 2 } else { BESIDE };
                 if texts >= prompts && texts + prompts <= MOST_BESIDE && !self.options.deterministic {
                     budget = budget.min(most.saturating_sub(texts));
                 }
