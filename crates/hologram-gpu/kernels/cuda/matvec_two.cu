@@ -1,7 +1,9 @@
+// only sm_90a
 #include "dialect.h"
 #include "matvec_i8.h"
 // Products of one token with packed weights of two types, y = x wᵀ, as `matvec_packed.k`'s of one: the first `split` workgroups compute those with
-// weights of the first type, the others those of the second. Metal's kernels have no room for so many arguments.
+// weights of the first type, the others those of the second. Metal's kernels have no room for so many arguments,
+// and other NVIDIA GPUs make do with a launch for each type, so that the binary stays small.
 
 // The matrices of a type, and their division among workgroups.
 #define OF_TYPE(i, t) EARLY(i, uchar, t##_w0), EARLY(i + 1, uchar, t##_w1), EARLY(i + 2, uchar, t##_w2), EARLY(i + 3, uchar, t##_h0), EARLY(i + 4, uchar, t##_h1), EARLY(i + 5, uchar, t##_h2), \

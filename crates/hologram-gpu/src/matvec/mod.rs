@@ -1,7 +1,7 @@
 //! Products of a few tokens with weights (`matvec.k`; of one token in 8-bit arithmetic `matvec_i8.k`; of packed weights
-//! `matvec_packed.k`, of two types of them `matvec_two.cu`; of codes with `f32` on Apple GPUs `matvec_floats.metal`): alone or several that read the same
-//! activations; fused with the gate or the residual addition after them, and with the norm and the conversion of the
-//! activations before them.
+//! `matvec_packed.k`, of two types of them `matvec_two.cu`; of codes with `f32` on Apple GPUs `matvec_floats.metal`):
+//! alone or several that read the same activations; fused with the gate or the residual addition after them, and with
+//! the norm and the conversion of the activations before them.
 
 use hologram_device::{
     AfterProducts, Conversion, DType, Extent, Fused, Gate, GroupSpec, KernelSpec, Operation, TensorSpec,

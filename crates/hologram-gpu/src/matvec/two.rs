@@ -28,7 +28,7 @@ impl Products<'_> {
     pub(super) fn two(&self, most: usize, step: (u32, Memory), target: Target) -> Option<NativeKernel> {
         let (x, at) = self.x;
         let [_, Extent::Fixed(k)] = x.shape[..] else { return None };
-        if most != 1 || self.after != After::Store || target.is_apple() {
+        if most != 1 || self.after != After::Store || !target.is(90) {
             return None;
         }
         let rows = self.packed_rows()?;

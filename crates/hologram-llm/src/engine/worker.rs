@@ -70,11 +70,14 @@ const MAX_PIECE: usize = 256;
 /// Maximum tokens of a piece of a prompt whose logits all go to the host.
 const MAX_LOGITS: usize = 128;
 
-/// Tokens of a step with texts and prompts, half of it if one of these is long, so that the texts wait less; and the most
-/// sequences for which that holds. On GPUs such steps read prompts as fast as larger ones, because texts alone leave
-/// arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same rate, and the first token comes in less than
-/// half the time (benches/history/2026-11-27.md). With 256 for short prompts it was slower.
+/// Tokens of a step with texts and prompts, if one of the texts is long, and if one of the prompts is, so that the texts
+/// wait less; and the most sequences for which that holds. On GPUs such steps read prompts as fast as larger ones,
+/// because texts alone leave arithmetic unused: an 8B on an H200 serves 32 and 64 users at the same rate, and the first
+/// token comes in less than half the time. Beside long texts, whose attention takes longer, steps of 512 made others wait
+/// for more than three times the median; for short ones 384 is slower (benches/history/2026-11-28.md).
 const BESIDE: usize = 512;
+const BESIDE_LONG_TEXTS: usize = 384;
+const BESIDE_LONG_PROMPTS: usize = 256;
 const MOST_BESIDE: usize = 96;
 
 impl Worker {
@@ -396,7 +399,7 @@ impl Worker {
 
     /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. What a step
     /// takes of long prompts is bounded by the time that the texts wait for it, and beside texts, if they are at least as
-    /// many as the prompts, a step has [`BESIDE`] tokens at most. Returns false if blocks are missing, or the results of
+    /// many as the prompts, a step has [`BESIDE`] tokens at most, and fewer beside long ones. Returns false if blocks are missing, or the results of
     /// the step in flight.
     fn plan(&mut self) -> bool {
         self.step.clear();
@@ -411,8 +414,15 @@ impl Worker {
         for single in [true, false] {
             if let (false, texts @ 1..) = (single, self.step.len()) {
                 long = budget.min(self.pace.piece(self.options.step_tokens, texts));
-                let has_long = self.running.iter().any(|s| ready(s) && is_long(self.pending(s)));
-                let most = if has_long { BESIDE / 2 } else { BESIDE };
+                let any_long =
+                    |length: &dyn Fn(&Sequence) -> usize| self.running.iter().any(|s| ready(s) && is_long(length(s)));
+                let most = if any_long(&|s| self.pending(s)) {
+                    BESIDE_LONG_PROMPTS
+                } else if any_long(&|s| self.session.len(s.slot)) {
+                    BESIDE_LONG_TEXTS
+                } else {
+                    BESIDE
+                };
                 if texts >= prompts && texts + prompts <= MOST_BESIDE && !self.options.deterministic {
                     budget = budget.min(most.saturating_sub(texts));
                 }
