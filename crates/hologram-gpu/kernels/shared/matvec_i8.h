@@ -9,7 +9,12 @@ enum After : uint { STORE, SWIGLU, RELU2, RESIDUAL };
 #define QUANTISED -2.0f
 #define THREADS 512
 #define SIMDS (THREADS / 32)
-HOST(THREADS)
+// Blocks of weights that a SIMD-group has on their way: of ternary ones, of packed ones (of tables one more), of others; and elements of a packed block.
+#define RING_T2 5
+#define RING_PACKED 2
+#define RING_CODES 3
+#define PACKED_BLOCK 256
+HOST(THREADS, RING_T2, RING_PACKED, RING_CODES, PACKED_BLOCK)
 
 struct Task {
   device const float *x; device const float *norm;
@@ -37,8 +42,8 @@ template <uint W> FN constexpr uint rows_of() { return lanes_of<W>() / 2; }
 template <uint W> FN constexpr uint chunk_len() { return W == Q8 ? 16 : W == T2 ? 64 : 32; }
 template <uint W> FN constexpr uint block_len() { return W == T2 ? 256 : 32; }
 // Elements of a row in a block.
-template <uint W> FN constexpr uint elements_of() { return tiled<W>() ? 256 : lanes_of<W>() * chunk_len<W>(); }
-template <uint W> FN constexpr uint ring_len() { return W == T2 ? 5 : tiled<W>() ? (scaled_halves<W>() ? 2 : 3) : packed<W>() ? 2 : 3; }
+template <uint W> FN constexpr uint elements_of() { return packed<W>() ? PACKED_BLOCK : lanes_of<W>() * chunk_len<W>(); }
+template <uint W> FN constexpr uint ring_len() { return W == T2 ? RING_T2 : packed<W>() ? RING_PACKED + (tiled<W>() && !scaled_halves<W>() ? 1 : 0) : RING_CODES; }
 
 // A lane's rows of a tile: codes, high planes of packed ones, scales.
 template <uint W> struct Rows { device const uchar *w[rows_of<W>()]; device const uchar *h[rows_of<W>()]; device const uchar *s[rows_of<W>()]; };

@@ -4,7 +4,7 @@
 use hologram_device::{DType, Extent, TensorSpec};
 
 use super::packed::UNGATED;
-use super::{After, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products};
+use super::{After, NO_NORM, Products, fits};
 use crate::kernels::metal::matvec_floats::{Floats, ROWS, THREADS};
 use crate::launch::{Count, Planes, launch, number, packed_name, single};
 use crate::{Memory, NativeKernel, Target};
@@ -58,7 +58,7 @@ impl Products<'_> {
             *m = n;
         }
         let all: usize = rows.iter().sum();
-        if all > MOST_ROWS || all.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
+        if !fits(all, k, most) {
             return None;
         }
         let (name, _) = planes(format, 0)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hologram_device::Gate;
 
-use crate::kernels::matvec_i8::MatvecI8;
+use crate::kernels::matvec_i8::{MatvecI8, RING_CODES, RING_T2};
 use crate::launch::{launch_of, number, single};
 use crate::{KernelLaunch, Memory, NativeKernel, Range, StackPhase, Target};
 
@@ -59,6 +59,15 @@ impl Shares {
         let alone = if target.is_apple() { 0 } else { target.max_shared as usize / 2 + 1 };
         Some(Shares { shared: found.shared.max(alone), ..found })
     }
+
+    /// As kernels take them: rows of a workgroup, how many workgroups have one more, teams, slices, and ⌊256 / teams⌋ + 1,
+    /// by which kernels divide.
+    pub fn numbers(&self, rows: usize) -> Option<[u32; 5]> {
+        let (each, over) = (rows / self.workgroups, rows % self.workgroups);
+        let [each, over, teams, slices, magic] =
+            [each, over, self.teams, self.slices, 256 / self.teams + 1].map(number);
+        Some([each?, over?, teams?, slices?, magic?])
+    }
 }
 
 /// [`Shares`] with the fours of activations per thread.
@@ -95,8 +104,7 @@ impl Tiles {
         };
         let activations = if ternary { work.k / 128 * 160 } else { work.k };
         let activations = activations + (work.k / scale).div_ceil(2) * 16;
-        // `ring_len` in `matvec_i8.h`.
-        let blocks = (work.k / block, if ternary { 5 } else { 3 });
+        let blocks = (work.k / block, if ternary { RING_T2 } else { RING_CODES } as usize);
         Some(Tiles { shares: Shares::of(work.rows, blocks, work.gated, activations, target)?, held })
     }
 }
@@ -115,6 +123,7 @@ impl Products<'_> {
             return None;
         }
         let Tiles { shares, held } = Tiles::of(work, target)?;
+        let [each, over, teams, slices, magic] = shares.numbers(work.rows)?;
         let matrix = |i: usize, view| Memory::optional(self.weights.get(i).map(|(_, at)| at + view));
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
         let args = Arc::new(MatvecI8 {
@@ -135,11 +144,11 @@ impl Products<'_> {
             k: number(work.k)?,
             m0: number(rows[0])?,
             m1: number(rows[1])?,
-            each: number(work.rows / shares.workgroups)?,
-            over: number(work.rows % shares.workgroups)?,
-            teams: number(shares.teams)?,
-            slices: number(shares.slices)?,
-            magic: number(256 / shares.teams + 1)?,
+            each,
+            over,
+            teams,
+            slices,
+            magic,
             after: self.after as u32,
             eps: self.norm.map_or(NO_NORM, |(_, eps)| eps),
             least: self.converted.1,

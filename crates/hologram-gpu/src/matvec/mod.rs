@@ -31,6 +31,12 @@ const QUANTISED: f32 = -2.0;
 const MOST_ROWS: usize = 1 << 24;
 const MOST_ELEMENTS: usize = 1 << 38;
 
+/// Whether the kernels can count so many rows of `k` elements, and the elements of so many tokens.
+fn fits(rows: usize, k: usize, tokens: usize) -> bool {
+    let within = |a: usize, b: usize, most: usize| a.checked_mul(b).is_some_and(|n| n <= most);
+    rows <= MOST_ROWS && within(rows, k, MOST_ELEMENTS) && within(k, tokens, MOST_ROWS)
+}
+
 /// The operation after the products, numbered as in the kernel; `Bf16`: with a conversion of the gate's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
@@ -257,7 +263,7 @@ impl Products<'_> {
             *m = n;
         }
         let total = if gated { rows[0] } else { rows.iter().sum() };
-        if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
+        if !fits(total, k, most) {
             return None;
         }
         // f32 activations without a norm are used as they are.

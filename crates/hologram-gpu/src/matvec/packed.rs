@@ -3,17 +3,14 @@
 use hologram_device::{BlockType, DType, Extent, TensorSpec};
 
 use super::int8::{RANGES, Shares, THREADS, range};
-use super::{After, Bound, MOST_ELEMENTS, MOST_ROWS, NO_NORM, Products, QUANTISED};
+use super::{After, Bound, NO_NORM, Products, QUANTISED, fits};
+use crate::kernels::matvec_i8::{PACKED_BLOCK, RING_PACKED};
 use crate::kernels::matvec_packed::MatvecPacked;
 use crate::launch::{MATRICES, Planes, launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Range, Target};
 
 /// Elements of a row that a workgroup keeps at once. Longer rows go in rounds.
 pub(super) const HELD: usize = 4_096;
-/// Elements of a row in a block, and the blocks that a SIMD-group has on their way (of some types more): `elements_of`
-/// and `ring_len` in `matvec_i8.h`.
-const BLOCK: usize = 256;
-const RING: usize = 2;
 /// Bytes that are 0 in shared memory, which products with tables read: `zeros_after` in `table_tile.h`.
 pub(crate) const ZEROS: usize = 16;
 /// Types without a kernel for a gate.
@@ -57,10 +54,11 @@ impl Products<'_> {
             *m = n;
         }
         let total: usize = if gated { rows[0] } else { rows.iter().sum() };
-        if total > MOST_ROWS || total.checked_mul(k)? > MOST_ELEMENTS || k.checked_mul(most)? > MOST_ROWS {
+        if !fits(total, k, most) {
             return None;
         }
-        let Shares { workgroups, teams, slices, shared, .. } = shares(total, k, gated, target)?;
+        let shares = shares(total, k, gated, target)?;
+        let [each, over, teams, slices, magic] = shares.numbers(total)?;
         let planes = |i: usize| self.weights.get(i).map_or(Planes::NONE, |(_, at)| Planes::at(packed, *at));
         let [first, second, third] = [0, 1, 2].map(planes);
         let result = |i: usize| Memory::optional(self.outputs.get(i).map(|(_, at)| *at));
@@ -83,11 +81,11 @@ impl Products<'_> {
             k: number(k)?,
             m0: number(rows[0])?,
             m1: number(rows[1])?,
-            each: number(total / workgroups)?,
-            over: number(total % workgroups)?,
-            teams: number(teams)?,
-            slices: number(slices)?,
-            magic: number(256 / teams + 1)?,
+            each,
+            over,
+            teams,
+            slices,
+            magic,
             after: self.after as u32,
             eps: self.norm.map_or(no_norm, |(_, eps)| eps),
             least: floor,
@@ -109,8 +107,8 @@ impl Products<'_> {
         if !args.entries().contains(&&*entry) {
             return None;
         }
-        let launch = launch(args, entry, [workgroups, most], THREADS)?;
-        Some(single(KernelLaunch { shared: number(shared)?, ..launch }))
+        let launch = launch(args, entry, [shares.workgroups, most], THREADS)?;
+        Some(single(KernelLaunch { shared: number(shares.shared)?, ..launch }))
     }
 
     /// Whether the activations are already quantised.
@@ -155,7 +153,8 @@ impl Products<'_> {
 
 /// The division of rows of packed weights.
 pub(super) fn shares(rows: usize, k: usize, gated: bool, target: Target) -> Option<Shares> {
-    Shares::of(rows, (k.div_ceil(BLOCK), RING), gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)
+    let blocks = (k.div_ceil(PACKED_BLOCK as usize), RING_PACKED as usize);
+    Shares::of(rows, blocks, gated, k + (k / 32).div_ceil(2) * 16 + ZEROS, target)
 }
 
 /// As many ranges as a launch tells the one before.

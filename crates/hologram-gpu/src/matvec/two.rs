@@ -4,7 +4,7 @@ use hologram_device::{BlockType, Extent};
 
 use super::int8::{Shares, THREADS};
 use super::packed::{HELD, first_reads, shares};
-use super::{After, MOST_ROWS, NO_NORM, Products, QUANTISED};
+use super::{After, NO_NORM, Products, QUANTISED, fits};
 use crate::kernels::cuda::matvec_two::MatvecTwo;
 use crate::launch::{MATRICES, Planes, launch, number, packed_name, single};
 use crate::{KernelArgs, KernelLaunch, Memory, NativeKernel, Target};
@@ -32,7 +32,7 @@ impl Products<'_> {
             return None;
         }
         let rows = self.packed_rows()?;
-        if rows.iter().sum::<usize>() > MOST_ROWS || k > MOST_ROWS {
+        if !fits(rows.iter().sum(), k, most) {
             return None;
         }
         let mut types: Vec<OfType> = Vec::new();
@@ -52,6 +52,8 @@ impl Products<'_> {
         types.sort_by_key(|of| packed_name(of.packed));
         let [first, second] = &types[..] else { return None };
         let [a, b] = divide([first, second], k, target)?;
+        let [first_each, first_over, first_teams, first_slices, first_magic] = a.numbers(first.rows())?;
+        let [second_each, second_over, second_teams, second_slices, second_magic] = b.numbers(second.rows())?;
         let of = |i: usize| self.weights.get(i).and_then(|(w, at)| Some(Planes::at(w.format.packed()?, *at)));
         let planes = |t: &OfType| [0, 1, 2].map(|i| t.matrices.get(i).and_then(|i| of(*i)).unwrap_or(Planes::NONE));
         let results = |t: &OfType| {
@@ -88,11 +90,11 @@ impl Products<'_> {
             first_y2: first_y[2],
             first_m0: number(first.rows[0])?,
             first_m1: number(first.rows[1])?,
-            first_each: number(first.rows() / a.workgroups)?,
-            first_over: number(first.rows() % a.workgroups)?,
-            first_teams: number(a.teams)?,
-            first_slices: number(a.slices)?,
-            first_magic: number(256 / a.teams + 1)?,
+            first_each,
+            first_over,
+            first_teams,
+            first_slices,
+            first_magic,
             second_w0: second_w[0].low,
             second_w1: second_w[1].low,
             second_w2: second_w[2].low,
@@ -107,19 +109,19 @@ impl Products<'_> {
             second_y2: second_y[2],
             second_m0: number(second.rows[0])?,
             second_m1: number(second.rows[1])?,
-            second_each: number(second.rows() / b.workgroups)?,
-            second_over: number(second.rows() % b.workgroups)?,
-            second_teams: number(b.teams)?,
-            second_slices: number(b.slices)?,
-            second_magic: number(256 / b.teams + 1)?,
+            second_each,
+            second_over,
+            second_teams,
+            second_slices,
+            second_magic,
             reads: first_reads(&reads),
         };
         // Rows of Q6_K, whose registers are scarce, that are longer than a workgroup holds have no kernel here.
-        let form = match k > HELD && !ready {
-            true if self.norm.is_some() => "long",
-            true if types.iter().any(|of| of.packed == BlockType::Q6_K) => return None,
-            _ => "rows",
-        };
+        let long = k > HELD && !ready;
+        if long && self.norm.is_none() && types.iter().any(|of| of.packed == BlockType::Q6_K) {
+            return None;
+        }
+        let form = if long && self.norm.is_some() { "long" } else { "rows" };
         let entry = format!("{}_{}_{form}", packed_name(first.packed), packed_name(second.packed));
         if !args.entries().contains(&&*entry) {
             return None;

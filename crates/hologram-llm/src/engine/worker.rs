@@ -399,8 +399,8 @@ impl Worker {
 
     /// Plans the next step: a token of each sequence that generates text, then pieces of prompts in order. What a step
     /// takes of long prompts is bounded by the time that the texts wait for it, and beside texts, if they are at least as
-    /// many as the prompts, a step has [`BESIDE`] tokens at most, and fewer beside long ones. Returns false if blocks are missing, or the results of
-    /// the step in flight.
+    /// many as the prompts, a step has [`BESIDE`] tokens at most, and fewer beside long ones. Returns false if blocks are
+    /// missing, or the results of the step in flight.
     fn plan(&mut self) -> bool {
         self.step.clear();
         let mut room = self.session.cache().available_blocks();

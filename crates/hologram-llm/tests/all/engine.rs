@@ -244,19 +244,21 @@ fn a_long_prompt_stalls_nobody() {
     assert!(most <= 64, "{most}");
 }
 
-/// However many tokens a step may have, beside a text it has at most 512.
+/// However many tokens a step may have, beside a text it has at most 512, and beside a long one 384.
 #[test]
 fn a_prompt_beside_a_text_has_steps_of_their_own_size() {
     let engine = engine_with(|o| (o.step_tokens, o.context) = (2048, 2048));
     let mut asked = greedy(prompt(1, 900), 1);
     asked.progress = true;
     assert_eq!(most_at_once(engine.submit(asked.clone()).unwrap()), 900);
-    asked.prompt = prompt(2, 900);
-    let text = engine.submit(greedy(prompt(3, 4), 2000)).unwrap();
-    wait_for(&engine, |stats| stats.generated_tokens > 4);
-    let most = most_at_once(engine.submit(asked).unwrap());
-    drop(text);
-    assert_eq!(most, 511);
+    for (n, len, want) in [(2, 4, 511), (4, 1100, 383)] {
+        let before = engine.stats().generated_tokens;
+        let text = engine.submit(greedy(prompt(n, len), 2040 - len)).unwrap();
+        wait_for(&engine, |stats| stats.generated_tokens > before + 4);
+        asked.prompt = prompt(n + 1, 900);
+        assert_eq!(most_at_once(engine.submit(asked.clone()).unwrap()), want);
+        drop(text);
+    }
 }
 
 /// A device that computes long steps in another precision than short ones.
